@@ -1,0 +1,56 @@
+"""Limits of one request: published by the server, enforced by it, and read by the client to split larger calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from canopy_backend.errors import InvalidRequest, LimitExceeded
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes that one request may not exceed.
+
+    Each is a parameter of the ``hierarchy`` model's configuration under the same name, so an operator changes them in
+    one place and every client sees the change.
+
+    Attributes:
+        max_items: Items in one request.
+        max_item_bytes: Bytes of one item's JSON, its tree not counted.
+        max_fragments: Fragments (sentences, rows, segments) of one item.
+        max_tokens: Tokens to encode in one request, over all nodes without a vector.
+        max_query_chars: Code points of a query.
+    """
+
+    max_items: int = 64
+    max_item_bytes: int = 1_048_576
+    max_fragments: int = 4096
+    max_tokens: int = 262_144
+    max_query_chars: int = 8192
+
+    def check(self, name: str, actual: int, what: str) -> None:
+        """Raise :class:`LimitExceeded` when ``actual`` is over the limit called ``name``."""
+        limit: int = getattr(self, name)
+        if actual > limit:
+            raise LimitExceeded(what, actual=actual, limit=limit, name=name)
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Limits:
+        """Read limits from string parameters; absent ones keep their default, unknown ones are ignored.
+
+        Raises:
+            InvalidRequest: A value is not a positive integer.
+        """
+        values: dict[str, int] = {}
+        for name in cls.__struct_fields__:
+            if name in parameters:
+                text = parameters[name]
+                if not text.isdecimal() or int(text) < 1:
+                    raise InvalidRequest(f"parameter {name!r}: {text!r} is not a positive integer")
+                values[name] = int(text)
+        return cls(**values)
+
+    def to_parameters(self) -> dict[str, str]:
+        """The limits as string parameters, the inverse of :meth:`from_parameters`."""
+        return {name: str(getattr(self, name)) for name in self.__struct_fields__}
