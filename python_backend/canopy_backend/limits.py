@@ -19,14 +19,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_items: Items in one request.
         max_item_bytes: Bytes of one item's JSON, its tree not counted.
         max_fragments: Fragments (sentences, rows, segments) of one item.
-        max_tokens: Tokens to encode in one request, over all nodes without a vector.
+        max_rows: Packed token rows of one request: what its nodes without a vector fill. The encoders' batch limit.
+        max_queries: Queries in one ``embed_query`` request.
         max_query_chars: Code points of a query.
     """
 
     max_items: int = 64
     max_item_bytes: int = 1_048_576
     max_fragments: int = 4096
-    max_tokens: int = 262_144
+    max_rows: int = 1024
+    max_queries: int = 256
     max_query_chars: int = 8192
 
     def check(self, name: str, actual: int, what: str) -> None:
