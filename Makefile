@@ -1,0 +1,69 @@
+# Every command a contributor needs; `make help` reads the comments behind the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick schema lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/client.txt requirements/locks/client.txt pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 13) or sys.exit(f"Python {v[0]}.{v[1]} is not supported: run make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements/client.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## Create the client environment (.venv)
+
+demo: $(STAMP) ## Start the stack, index the example corpus, ask three questions, stop the stack
+	$(BIN)/canopy demo
+
+up: $(STAMP) ## Start evidence server, critic server and Milvus Lite
+	$(BIN)/canopy up
+
+status: $(STAMP) ## Show what runs and whether it answers
+	$(BIN)/canopy status
+
+down: $(STAMP) ## Stop what `make up` started
+	$(BIN)/canopy down
+
+test: $(STAMP) ## All tests, against the real servers
+	$(BIN)/python -m pytest tests
+
+test-unit: $(STAMP) ## Tests that need only Python (under 30 s)
+	$(BIN)/python -m pytest tests/unit
+
+test-integration: $(STAMP) ## Tests against the real servers
+	$(BIN)/python -m pytest tests/integration
+
+lint: $(STAMP) ## Ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP) ## Format and fix what Ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP) ## mypy --strict on every package
+	$(BIN)/mypy
+
+bench: $(STAMP) ## Throughput, latency and memory of the local stack
+	$(BIN)/python -m benchmarks.run
+
+bench-quick: $(STAMP) ## The same with short runs
+	$(BIN)/python -m benchmarks.run --quick
+
+schema: $(STAMP) ## Write the published JSON schemas again
+	$(BIN)/python -m canopy_backend.schema docs/schema
+
+lock: $(STAMP) ## Write the client lock file from what is installed
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/locks/client.txt
+
+clean: ## Remove environments, models and state of this checkout
+	rm -rf .venv .canopy .mypy_cache .ruff_cache .hypothesis
