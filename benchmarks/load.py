@@ -1,0 +1,118 @@
+"""Two load generators with one result: Triton's perf_analyzer where it is found, else a small closed loop of our own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One row of the result table.
+
+    Attributes:
+        concurrency: Requests in flight.
+        requests_per_s: Completed requests a second.
+        p50_ms: Median latency in milliseconds.
+        p95_ms: 95th percentile in milliseconds.
+    """
+
+    concurrency: int
+    requests_per_s: float
+    p50_ms: float
+    p95_ms: float
+
+
+def find_perf_analyzer() -> str | None:
+    """Path of a perf_analyzer that starts here: ``PERF_ANALYZER`` or the one on the path; ``None`` without one."""
+    candidate = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
+    if candidate is None:
+        return None
+    try:
+        probe = subprocess.run([candidate, "--version"], capture_output=True, timeout=300, check=False)
+    except OSError:
+        return None
+    return candidate if probe.returncode == 0 else None
+
+
+def run_perf_analyzer(
+    program: str, *, model: str, url: str, data: Path, concurrencies: list[int], requests: int
+) -> list[Figures]:
+    """Run perf_analyzer over gRPC, one measurement a concurrency.
+
+    Args:
+        program: Path of perf_analyzer.
+        model: Model name.
+        url: ``host:port`` of the gRPC endpoint.
+        data: Input file.
+        concurrencies: Requests in flight, one measurement each.
+        requests: Requests in a measurement window.
+    """
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        for concurrency in concurrencies:
+            table = Path(folder) / f"{concurrency}.csv"
+            command = [
+                program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data),
+                "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
+                "--measurement-request-count", str(requests), "--stability-percentage", "50", "--max-trials", "4",
+                "-f", str(table),
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            if not table.exists():
+                raise SystemExit(f"perf_analyzer failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            with table.open(encoding="utf-8") as lines:
+                (row,) = csv.DictReader(lines)
+            figures.append(
+                Figures(
+                    concurrency,
+                    float(row["Inferences/Second"]),
+                    float(row["p50 latency"]) / 1000,
+                    float(row["p95 latency"]) / 1000,
+                )
+            )
+    return figures
+
+
+def run_closed_loop(call: Callable[[], object], *, concurrency: int, requests: int) -> Figures:
+    """Call ``call`` from ``concurrency`` threads until ``requests`` calls are done.
+
+    Latencies are what a Python client sees, so they are higher than perf_analyzer's.
+    """
+    latencies: list[float] = []
+    lock = threading.Lock()
+    left = [requests]
+
+    def worker() -> None:
+        while True:
+            with lock:
+                if left[0] <= 0:
+                    return
+                left[0] -= 1
+            start = time.perf_counter()
+            call()
+            took = time.perf_counter() - start
+            with lock:
+                latencies.append(took)
+
+    threads = [threading.Thread(target=worker) for _ in range(concurrency)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - start
+    if len(latencies) != requests:
+        raise SystemExit(f"{requests - len(latencies)} of {requests} calls failed")
+    p50, p95 = np.percentile(latencies, [50, 95]) * 1000
+    return Figures(concurrency, requests / elapsed, float(p50), float(p95))
