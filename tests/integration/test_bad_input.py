@@ -1,0 +1,199 @@
+"""Odd and hostile requests to the real server: a defined answer or a named refusal, and nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from canopy_backend.items import TableItem, TextItem, VideoItem, Cue
+from canopy_client import CanopyClient
+
+pytestmark = pytest.mark.server
+
+GOOD = {"id": "good", "modality": "text", "title": "Kiln", "text": "The lid is heavy. Fire it at noon. Let it cool."}
+QUERY = "When is the kiln fired?"
+
+
+@pytest.fixture(scope="module")
+def raw(evidence_url: str):
+    with triton.InferenceServerClient(evidence_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def canopy(evidence_url: str):
+    with CanopyClient(evidence_url, deadline_s=120) as client:
+        yield client
+
+
+def strings(name: str, values: list[bytes]) -> triton.InferInput:
+    tensor = triton.InferInput(name, [len(values)], "BYTES")
+    tensor.set_data_from_numpy(np.array(values, dtype=object))
+    return tensor
+
+
+def compress(raw: triton.InferenceServerClient, items: list[object], query: bytes = QUERY.encode()) -> list[dict]:
+    payloads = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in items]
+    reply = raw.infer("compress", [strings("QUERY", [query]), strings("ITEMS", payloads)], client_timeout=120)
+    return [json.loads(blob) for blob in reply.as_numpy("EVIDENCE")]
+
+
+def refusal(raw: triton.InferenceServerClient, items: list[object], query: bytes = QUERY.encode()) -> str:
+    with pytest.raises(InferenceServerException) as caught:
+        compress(raw, items, query)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT", caught.value
+    (evidence,) = compress(raw, [GOOD])
+    assert evidence["item_id"] == "good", "the server goes on serving"
+    return str(caught.value.message())
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (b"\xff\xfe", ["item 1"]),
+        (b'{"id": "x", "modality": "text", "text": "\xff"}', ["item 1"]),
+        (b'{"id": "x", "modality": "text", ', ["item 1"]),
+        (b"", ["item 1"]),
+        (b"[1, 2]", ["item 1"]),
+        ({"id": "x", "modality": "smell", "text": "a"}, ["item 1", "'x'", "modality"]),
+        ({"id": "x", "modality": "text"}, ["item 1", "'x'", "text"]),
+        ({"id": "x", "modality": "text", "text": 5}, ["item 1", "'x'", "text"]),
+        ({"id": "", "modality": "text", "text": "a"}, ["item 1", "id"]),
+        ({"id": "good", "modality": "text", "text": "a"}, ["item 1", "'good'", "id", "item 0"]),
+        ({"id": "x", "modality": "table", "columns": [], "rows": []}, ["item 1", "'x'", "columns"]),
+        ({"id": "x", "modality": "table", "columns": ["a"], "rows": [["1", "2"]]}, ["item 1", "'x'", "rows[0]"]),
+        ({"id": "x", "modality": "video", "duration_s": 0}, ["item 1", "'x'", "duration_s"]),
+        ({"id": "x", "modality": "text", "text": "a", "tree": "AAAA"}, ["item 1", "'x'", "tree"]),
+        ({"id": "x", "modality": "text", "text": "a", "tree": "!"}, ["item 1", "'x'", "tree"]),
+        (b"[" * 100_000, ["item 1"]),
+        ({"id": "x", "modality": "text", "text": "word " * 1_100_000}, ["item 1", "'x'", "max_item_bytes"]),
+        (
+            {"id": "x", "modality": "table", "columns": ["n"], "rows": [[str(n)] for n in range(10_000)]},
+            ["item 1", "'x'", "max_fragments"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_bad_item_is_named(raw: triton.InferenceServerClient, bad: object, words: list[str]) -> None:
+    message = refusal(raw, [GOOD, bad])
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("query", [b"", b"   \n", b"\xff", b"q" * 9000, b"why? " * 400])
+def test_a_bad_query_is_named(raw: triton.InferenceServerClient, query: bytes) -> None:
+    assert "query" in refusal(raw, [GOOD], query).lower()
+
+
+def test_too_many_items_for_one_request(raw: triton.InferenceServerClient) -> None:
+    assert "max_items" in refusal(raw, [{**GOOD, "id": str(n)} for n in range(300)])
+
+
+def test_the_client_splits_what_is_too_many(canopy: CanopyClient) -> None:
+    items = [{**GOOD, "id": str(n)} for n in range(300)]
+    evidences = canopy.compress(QUERY, items)
+    assert [one.item_id for one in evidences] == [str(n) for n in range(300)]
+    assert len({tuple((r.first, r.last) for r in one.regions) for one in evidences}) == 1
+
+
+def test_no_items_is_no_evidence(canopy: CanopyClient) -> None:
+    assert canopy.compress(QUERY, []) == []
+
+
+@pytest.mark.parametrize(
+    ("item", "fragments"),
+    [
+        (TextItem(id="empty", text=""), 1),
+        (TextItem(id="blank", text="  \n"), 1),
+        (TextItem(id="nul", text="The lid\x00 is heavy. Fire it at noon.\x00"), 2),
+        (TextItem(id="dots", text="...\n\n.\n"), 1),
+        (TableItem(id="header", columns=["glaze", "cone"], rows=[]), 1),
+        (TableItem(id="row", columns=["glaze", "cone"], rows=[["celadon", "9"]]), 1),
+        (TableItem(id="ragged", columns=["glaze", "cone"], rows=[["celadon"], [], ["shino", "10"]]), 3),
+        (VideoItem(id="short", duration_s=20, segments=[Cue(0, 4, "We fire at noon.")]), 1),
+        (VideoItem(id="mute", duration_s=95, segments=[]), 3),
+    ],
+    ids=lambda value: getattr(value, "id", None),
+)
+def test_odd_items_keep_at_least_one_region(canopy: CanopyClient, item: object, fragments: int) -> None:
+    (evidence,) = canopy.compress(QUERY, [item])
+    assert evidence.fragments == fragments
+    assert evidence.regions
+    if fragments == 1:
+        assert evidence.whole
+
+
+def test_a_trailing_nul_survives(canopy: CanopyClient) -> None:
+    item = TextItem(id="nul", text="Fire it at noon.\x00")
+    (evidence,) = canopy.compress(QUERY, [item])
+    assert evidence.regions[-1].text == item.text
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("QUERY", strings("QUERY", [b"one", b"two"])),
+        ("ITEMS", triton.InferInput("ITEMS", [1], "INT32").set_data_from_numpy(np.ones(1, np.int32))),
+    ],
+    ids=["two queries", "items as numbers"],
+)
+def test_a_wrong_tensor_is_named(raw: triton.InferenceServerClient, name: str, tensor: triton.InferInput) -> None:
+    inputs = {"QUERY": strings("QUERY", [b"q"]), "ITEMS": strings("ITEMS", [json.dumps(GOOD).encode()]), name: tensor}
+    with pytest.raises(InferenceServerException) as caught:
+        raw.infer("compress", list(inputs.values()))
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert name in str(caught.value)
+
+
+def test_an_unknown_parameter_is_refused_by_name(raw: triton.InferenceServerClient) -> None:
+    inputs = [strings("QUERY", [b"q"]), strings("ITEMS", [json.dumps(GOOD).encode()])]
+    with pytest.raises(InferenceServerException, match="canopy_treshold") as caught:
+        raw.infer("compress", inputs, parameters={"canopy_treshold": "0.5"})
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_a_tree_of_another_text_and_a_damaged_tree_are_refused(
+    raw: triton.InferenceServerClient, canopy: CanopyClient
+) -> None:
+    import base64
+
+    (indexed,) = canopy.index([GOOD])
+    good = indexed.tree
+    assert compress(raw, [{**GOOD, "tree": base64.b64encode(good).decode()}])
+    for blob in (good[:-1], good[: len(good) // 2], good[:40] + bytes([good[40] ^ 1]) + good[41:], good + b"\0"):
+        assert "tree" in refusal(raw, [{**GOOD, "tree": base64.b64encode(blob).decode()}])
+    other = {**GOOD, "text": GOOD["text"] + " Open it.", "tree": base64.b64encode(good).decode()}
+    assert "tree" in refusal(raw, [other])
+
+
+def test_bad_requests_leave_the_others_in_flight_alone(raw: triton.InferenceServerClient, evidence_url: str) -> None:
+    answers: list[list[dict]] = []
+    codes: list[grpc.StatusCode | str] = []
+
+    def good() -> None:
+        with triton.InferenceServerClient(evidence_url) as client:
+            for _ in range(10):
+                answers.append(compress(client, [GOOD]))
+
+    def bad() -> None:
+        with triton.InferenceServerClient(evidence_url) as client:
+            for _ in range(10):
+                try:
+                    compress(client, [GOOD, {"id": "x", "modality": "smell"}])
+                except InferenceServerException as error:
+                    codes.append(error.status())
+
+    threads = [threading.Thread(target=target) for target in (good, bad, good, bad)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert len(answers) == 20
+    assert len({json.dumps(answer) for answer in answers}) == 1
+    assert codes == ["StatusCode.INVALID_ARGUMENT"] * 20
