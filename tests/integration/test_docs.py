@@ -1,0 +1,81 @@
+"""What the documentation shows is run: every Python block, every `canopy` and `make` command of the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+CANOPY = Path(sys.executable).with_name("canopy")
+
+
+def blocks(language: str) -> list[object]:
+    found = []
+    for page in PAGES:
+        for number, (kind, body) in enumerate(FENCE.findall(page.read_text(encoding="utf-8"))):
+            if kind == language:
+                found.append(pytest.param(body, id=f"{page.name}-{number}"))
+    assert found
+    return found
+
+
+def commands(prefix: str) -> list[str]:
+    """Lines of the README's console blocks that start with ``prefix``, in order."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = [line for kind, body in FENCE.findall(text) if kind == "console" for line in body.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith(f"$ {prefix}")]
+
+
+@pytest.mark.docs
+@pytest.mark.server
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_blocks_run(code: str, evidence_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code.replace("localhost:8001", evidence_url)],
+        capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+@pytest.mark.docs
+def test_make_commands_of_the_readme_exist() -> None:
+    shown = {line.split()[1] for line in commands("make ")}
+    assert {"demo", "test"} <= shown
+    known = subprocess.run(["make", "help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    for target in shown:
+        assert re.search(rf"make {target}\b", known), f"make {target} is not in make help"
+
+
+@pytest.mark.docs
+@pytest.mark.server
+@pytest.mark.critic
+def test_canopy_commands_of_the_readme_run(stack_environment: dict[str, str], tmp_path: Path) -> None:
+    """In order, against the stack that the tests started: so not `up` and `down`, which the stack's own tests run."""
+    environment = {**os.environ, **stack_environment, "MILVUS_URI": str(tmp_path / "readme.db")}
+    ran = []
+    for line in commands("canopy "):
+        words = shlex.split(line)
+        if words[1] in ("up", "down", "status"):
+            continue
+        done = subprocess.run(
+            [str(CANOPY), *words[1:]], capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        ran.append(words[1])
+    assert ran == ["index", "ask", "compress"]
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
