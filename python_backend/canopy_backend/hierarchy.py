@@ -68,8 +68,8 @@ class Hierarchy:
 
     @property
     def is_leaf(self) -> npt.NDArray[np.bool_]:
-        """bool ``[N]``: the nodes without children."""
-        return self.child_count == 0
+        """The nodes without children, as a mask, bool ``[N]``."""
+        return np.equal(self.child_count, 0)
 
     def children(self, node: int) -> range:
         """The children of a node, in source order; empty for a leaf."""
@@ -113,18 +113,14 @@ def _balanced(n_fragments: int, branching: int) -> Hierarchy:
         above = np.repeat(np.arange(len(size), dtype=np.int32), parts)
         rank = np.arange(total, dtype=np.int32) - np.repeat(np.cumsum(parts) - parts, parts)
         base, rest = np.divmod(size[above], parts[above])
-        first = firsts[-1][above] + rank * base + np.minimum(rank, rest)
+        begin = firsts[-1][above] + rank * base + np.minimum(rank, rest)
         parents.append((above + offset).astype(np.int32))
-        lasts.append((first + base + (rank < rest)).astype(np.int32))
-        firsts.append(first.astype(np.int32))
+        lasts.append((begin + base + (rank < rest)).astype(np.int32))
+        firsts.append(begin.astype(np.int32))
         offset += len(size)
     levels = [len(level) for level in parents]
-    arrays = [
-        np.concatenate(parents),
-        np.concatenate(firsts),
-        np.concatenate(lasts),
-        np.repeat(np.arange(len(levels), dtype=np.int32), levels),
-    ]
-    for array in arrays:
+    parent, first, last = (np.concatenate(arrays) for arrays in (parents, firsts, lasts))
+    depth = np.repeat(np.arange(len(levels), dtype=np.int32), levels)
+    for array in (parent, first, last, depth):
         array.setflags(write=False)
-    return Hierarchy(*arrays, branching=branching)
+    return Hierarchy(parent, first, last, depth, branching)

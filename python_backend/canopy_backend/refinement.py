@@ -1,0 +1,114 @@
+"""Refinement: from scores to the nodes that an item keeps.
+
+Starting at the root, a node gives way to those of its children that score at least as high as it does, equality
+included, and the other children go for good; a node without such a child is kept with all its fragments (arXiv
+2610.00923, section on projection). The branches are independent, so the walk needs no queue here: a node is reached
+exactly when it and every ancestor below the root scores at least its own parent, which is found for all nodes of all
+items at once by doubling the distance looked up on every step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from canopy_backend.hierarchy import Hierarchy
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def score(vectors: npt.NDArray[np.float16], query: Float32Array) -> Float32Array:
+    """Cosine of each node with the query, as unit vectors' inner product.
+
+    A row's sum does not depend on the other rows, as it would in a blocked matrix product: equal vectors get equal
+    scores, and an item gets the same scores alone and among others.
+
+    Args:
+        vectors: float16 ``[N, D]``, unit length.
+        query: float32 ``[D]``, unit length.
+
+    Returns:
+        float32 ``[N]``.
+    """
+    products: Float32Array = np.multiply(vectors, query, dtype=np.float32)
+    result: Float32Array = products.sum(axis=1)
+    return result
+
+
+def refine(hierarchy: Hierarchy, scores: Float32Array, *, keep_whole: bool = False) -> Int32Array:
+    """The nodes that one item keeps.
+
+    Args:
+        hierarchy: The item's nodes.
+        scores: float32 ``[N]``, the score of each.
+        keep_whole: Keep the root whatever the scores, as for the table of an aggregate question.
+
+    Returns:
+        int32 ``[K]``, K >= 1, in source order; no node is an ancestor of another.
+    """
+    offsets = np.array([0, hierarchy.size], np.int32)
+    kept = np.flatnonzero(refine_many(hierarchy.parent, offsets, scores, np.array([keep_whole])))
+    return kept[np.argsort(hierarchy.first[kept], kind="stable")].astype(np.int32)
+
+
+def refine_many(
+    parents: Int32Array, offsets: Int32Array, scores: Float32Array, keep_whole: BoolArray | None = None
+) -> BoolArray:
+    """The nodes that each of many items keeps.
+
+    Args:
+        parents: int32 ``[N]``, the items' parent arrays one after another, each counting from its own root, whose
+            parent is -1.
+        offsets: int32 ``[n + 1]``, where each item starts, then N. Every item has a node.
+        scores: float32 ``[N]``.
+        keep_whole: bool ``[n]``, the items that keep their root whatever the scores.
+
+    Returns:
+        bool ``[N]``, true for the nodes that are kept.
+    """
+    entered, parent = _entered(parents, offsets, scores, keep_whole)
+    kept = entered.copy()
+    below = np.flatnonzero(entered & (parents >= 0))
+    kept[parent[below]] = False
+    return kept
+
+
+def visited_many(
+    parents: Int32Array, offsets: Int32Array, scores: Float32Array, keep_whole: BoolArray | None = None
+) -> tuple[BoolArray, BoolArray]:
+    """What the walk looked at, for a trace; the arguments are those of :func:`refine_many`.
+
+    Returns:
+        Two bool ``[N]``: the nodes that were scored against their parent (and the roots), and among them those that
+        qualified. A node that qualified and is not kept was split; one that did not qualify was dropped.
+    """
+    entered, parent = _entered(parents, offsets, scores, keep_whole)
+    visited = entered[parent]
+    if keep_whole is not None:
+        visited &= ~np.repeat(keep_whole, np.diff(offsets)) | entered
+    return visited, entered
+
+
+def _entered(
+    parents: Int32Array, offsets: Int32Array, scores: Float32Array, keep_whole: BoolArray | None
+) -> tuple[BoolArray, npt.NDArray[np.intp]]:
+    """The nodes that the walk reaches, and everyone's parent in the joined numbering, a root being its own."""
+    roots = offsets[:-1].astype(np.intp)
+    parent: npt.NDArray[np.intp] = np.add(parents, np.repeat(roots, np.diff(offsets)), dtype=np.intp)
+    parent[roots] = roots
+    reached = scores >= scores[parent]
+    if keep_whole is not None and keep_whole.any():
+        reached &= ~np.repeat(keep_whole, np.diff(offsets))
+    reached[roots] = True
+    # After step i a node has looked 2**i ancestors up; as many steps as the deepest hierarchy needs, and no more.
+    ancestor = parent
+    for _ in range(len(parents).bit_length()):
+        further = ancestor[ancestor]
+        if np.array_equal(further, ancestor):
+            # Everyone's look-up stands on a root, and roots are always reached.
+            break
+        reached &= reached[ancestor]
+        ancestor = further
+    return reached, parent
