@@ -1,0 +1,114 @@
+"""Packed rows: many short token sequences in few rows of one width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+#: The narrowest row, in tokens; wider ones are doublings of it, so that requests meet in few shapes.
+MIN_WIDTH: Final = 64
+
+#: A row of L tokens has L / 4 slots for results, so no more sequences than that go into it.
+TOKENS_A_SLOT: Final = 4
+
+Int64Array = npt.NDArray[np.int64]
+IntpArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRows:
+    """Encoder input in which each row holds several sequences.
+
+    Attributes:
+        input_ids: int64 ``[R, L]``, 0 where nothing is.
+        segment_ids: int64 ``[R, L]``, 1 for the first sequence of a row, 2 for the next, 0 for padding.
+        position_ids: int64 ``[R, L]``, from 0 in each sequence.
+        slots: int32 ``[n, 2]``, where the vector of each sequence comes out: row, and segment counted from 0.
+    """
+
+    input_ids: Int64Array
+    segment_ids: Int64Array
+    position_ids: Int64Array
+    slots: npt.NDArray[np.int32]
+
+
+def row_width(longest: int) -> int:
+    """The smallest row that holds a sequence of ``longest`` tokens: 64, 128, 256 and so on."""
+    width = MIN_WIDTH
+    while width < longest:
+        width *= 2
+    return width
+
+
+def pack(sequences: Sequence[Sequence[int]], width: int) -> PackedRows:
+    """Put sequences into rows by first fit, the longest first, equal lengths in their given order.
+
+    Args:
+        sequences: n >= 1 sequences of at least one token.
+        width: Tokens of a row, a multiple of 4.
+
+    Raises:
+        ValueError: There is no sequence, or one is empty or longer than a row.
+    """
+    lengths = np.fromiter(map(len, sequences), np.intp, len(sequences))
+    if not len(lengths) or lengths.min() < 1 or lengths.max() > width:
+        raise ValueError(f"rows of {width} tokens hold one or more sequences of 1 to {width} tokens")
+    rows, segments, starts = _first_fit(lengths, width)
+    n_rows = int(rows.max()) + 1
+    within = _ramps(lengths)
+    place = np.repeat(rows * width + starts, lengths) + within
+    flat = np.zeros((3, n_rows * width), np.int64)
+    flat[0, place] = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum()))
+    flat[1, place] = np.repeat(segments + 1, lengths)
+    flat[2, place] = within
+    ids, segment_ids, position_ids = flat.reshape(3, n_rows, width)
+    return PackedRows(ids, segment_ids, position_ids, np.stack([rows, segments], axis=1).astype(np.int32))
+
+
+def _first_fit(lengths: IntpArray, width: int) -> tuple[IntpArray, IntpArray, IntpArray]:
+    """Row, segment in the row and first token of each sequence.
+
+    Free tokens of the rows are the leaves of a tree of maxima, so the first row with enough of them is found in a few
+    steps; rows not yet begun stand behind the others with all tokens free. A row takes at once as many sequences of
+    one length as first fit would give it one by one.
+    """
+    most = width // TOKENS_A_SLOT
+    order = np.argsort(-lengths, kind="stable")
+    size = 1 << (len(lengths) - 1).bit_length()
+    free = [width] * (2 * size)
+    filled = [0] * size
+    rows: list[int] = []
+    segments: list[int] = []
+    starts: list[int] = []
+    for length, group in groupby(lengths[order].tolist()):
+        left = sum(1 for _ in group)
+        while left:
+            node = 1
+            while node < size:
+                node *= 2
+                node += free[node] < length
+            row, start, segment = node - size, width - free[node], filled[node - size]
+            taken = min(left, free[node] // length, most - segment)
+            rows += [row] * taken
+            segments += range(segment, segment + taken)
+            starts += range(start, start + taken * length, length)
+            left -= taken
+            filled[row] += taken
+            free[node] = free[node] - taken * length if filled[row] < most else 0
+            while node > 1:
+                node //= 2
+                free[node] = max(free[2 * node], free[2 * node + 1])
+    placed = np.empty((3, len(lengths)), np.intp)
+    placed[:, order] = rows, segments, starts
+    return placed[0], placed[1], placed[2]
+
+
+def _ramps(counts: IntpArray) -> IntpArray:
+    """0, 1, .. count - 1 for each count, one after another."""
+    total = int(counts.sum())
+    return np.arange(total, dtype=np.intp) - np.repeat(np.cumsum(counts) - counts, counts)
