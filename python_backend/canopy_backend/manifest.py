@@ -1,0 +1,131 @@
+"""Manifests: what an exported encoder is made of, and the revision that tells whether two of them agree."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from canopy_backend.errors import ExportError
+
+#: Name of the manifest in an encoder's folder of the model repository.
+MANIFEST_FILE: Final = "manifest.json"
+
+_VECTOR_FIELDS: Final = (
+    "model",
+    "model_revision",
+    "adapter",
+    "template",
+    "window",
+    "dimension",
+    "precision",
+    "pooling",
+    "node_encoding",
+)
+
+Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported encoder.
+
+    Attributes:
+        model: Name of the base model.
+        model_revision: Its revision, or a hash of its weights.
+        adapter: Hash of the merged adapter; empty without one.
+        template: ``canopy_backend.templates.TEMPLATE_HASH`` at the time of the export.
+        window: Most tokens that it reads at once, special tokens included.
+        dimension: Length of its vectors.
+        precision: Arithmetic of the graph.
+        pooling: How token states become one vector.
+        node_encoding: ``separate`` encodes each node's text alone, ``contextual`` pools nodes from one pass.
+        files: SHA-256 of each file, by path relative to the manifest's folder.
+        versions: Versions of the tools that made it; they do not change the revision.
+    """
+
+    model: str
+    model_revision: str
+    adapter: str = ""
+    template: str
+    window: Annotated[int, Meta(ge=8)]
+    dimension: Annotated[int, Meta(ge=1, le=65535)]
+    precision: Literal["fp32", "fp16", "bf16", "int8"]
+    pooling: Literal["mean", "cls", "last"]
+    node_encoding: Literal["separate", "contextual"] = "separate"
+    files: dict[str, Sha256] = {}
+    versions: dict[str, str] = {}
+
+    @property
+    def revision(self) -> str:
+        """The encoder revision: 16 hex digits over everything that changes vectors."""
+        values = {name: getattr(self, name) for name in _VECTOR_FIELDS}
+        return blake2b(msgspec.json.encode(values), digest_size=8).hexdigest()
+
+    @classmethod
+    def load(cls, path: str | Path) -> EncoderManifest:
+        """Read a manifest.
+
+        Args:
+            path: The file, or the folder that holds it as ``manifest.json``.
+
+        Raises:
+            ExportError: It is missing, or not a manifest; the message names the file and the field.
+        """
+        file = _file_of(path)
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except OSError as error:
+            raise ExportError(f"encoder manifest {str(file)!r}: {error.strerror or error}; run the export") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ExportError(f"encoder manifest {str(file)!r}: {error}; run the export again") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the manifest, all of it or nothing; ``path`` as in :meth:`load`."""
+        file = _file_of(path)
+        written = file.with_name(file.name + ".partial")
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        os.replace(written, file)
+
+    def verify(self, folder: str | Path) -> None:
+        """Check that the files are those that were exported.
+
+        Raises:
+            ExportError: A file is missing or its SHA-256 is another.
+        """
+        for name, expected in self.files.items():
+            file = Path(folder) / name
+            if not file.is_file():
+                raise ExportError(f"encoder file {str(file)!r}: no such file; run the export")
+            actual = file_sha256(file)
+            if actual != expected:
+                raise ExportError(f"encoder file {str(file)!r}: SHA-256 {actual} is not the manifest's {expected}")
+
+    def require_template(self, template: str) -> None:
+        """Check that the encoder was exported for the templates in use.
+
+        Raises:
+            ExportError: It was not.
+        """
+        if self.template != template:
+            raise ExportError(
+                f"encoder {self.model!r} was exported for template {self.template!r}, this version writes "
+                f"{template!r}; run the export again"
+            )
+
+
+def file_sha256(path: str | Path) -> str:
+    """SHA-256 of a file, 64 hex digits."""
+    digest = sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _file_of(path: str | Path) -> Path:
+    path = Path(path)
+    return path / MANIFEST_FILE if path.is_dir() else path

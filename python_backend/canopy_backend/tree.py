@@ -1,0 +1,203 @@
+"""Tree blobs: an item's fragments, hierarchy and node vectors as one checked run of bytes.
+
+    header   60 bytes, see ``_HEADER``; its last field is a CRC-32 of every other byte of the blob
+    spans    int32   [F, 2]
+    nodes    int32   [4, N]   parent, first, last, depth
+    tokens   int32   [F + 1]  the reader's tokens of each fragment, then of the prefix
+    vectors  float16 [N, D]
+
+All little-endian. A blob is accepted for one item only, told by a hash of what is encoded of it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from canopy_backend.errors import EncoderMismatch, InvalidItem
+from canopy_backend.fragments import Fragments, Unit
+from canopy_backend.hierarchy import Hierarchy, balanced
+from canopy_backend.items import ImageItem, Item, TableItem, TextItem, VideoItem
+
+MAGIC: Final = b"CNPYTREE"
+VERSION: Final = 1
+_FLOAT16: Final = 1
+
+#: Units by their code in blobs and plans; append only.
+UNITS: Final[tuple[Unit, ...]] = ("text", "table", "video", "image")
+
+# magic, version, dtype, unit, branching, dimension, fragments, nodes, encoder, content, reader; then the checksum
+_HEADER: Final = struct.Struct("<8sHBBHHII8s16s8s")
+_CHECKSUM: Final = struct.Struct("<I")
+_BODY: Final = _HEADER.size + _CHECKSUM.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """An item's hierarchy with a vector for each node.
+
+    Attributes:
+        revision: Encoder revision that made the vectors, 16 hex digits.
+        content: Hash of the item's encoded content, 16 bytes, from :func:`content_hash`.
+        fragments: The item's fragments.
+        hierarchy: The nodes over them.
+        vectors: float16 ``[N, D]``, unit length.
+        tokens: int32 ``[F + 1]``, the reader's tokens of each fragment and then of the prefix.
+        reader: Revision of the tokenizer that counted them, 8 bytes.
+    """
+
+    revision: str
+    content: bytes
+    fragments: Fragments
+    hierarchy: Hierarchy
+    vectors: npt.NDArray[np.float16]
+    tokens: npt.NDArray[np.int32]
+    reader: bytes = bytes(8)
+
+
+def content_hash(item: Item) -> bytes:
+    """Hash of everything of an item that its vectors depend on, 16 bytes.
+
+    Id, source and address are left out: an item that moved keeps its tree.
+    """
+    parts: tuple[object, ...]
+    if isinstance(item, TextItem):
+        parts = (item.modality, item.title, item.text)
+    elif isinstance(item, TableItem):
+        parts = (item.modality, item.title, item.caption, item.header_rows, item.columns, item.rows)
+    elif isinstance(item, VideoItem):
+        cues = [(float(cue.start), float(cue.end), cue.text) for cue in item.segments]
+        parts = (item.modality, item.title, float(item.duration_s), cues)
+    else:
+        parts = (item.modality, item.title, item.caption)
+    # MessagePack writes every length in front of its value, so no two different items give the same bytes.
+    return blake2b(msgspec.msgpack.encode(parts), digest_size=16).digest()
+
+
+def encode_tree(tree: Tree) -> bytes:
+    """The blob of a tree.
+
+    Raises:
+        ValueError: The tree's arrays do not belong together.
+    """
+    hierarchy, vectors = tree.hierarchy, tree.vectors
+    n_fragments, n_nodes = len(tree.fragments), hierarchy.size
+    shapes = (n_nodes, n_fragments + 1, 16, 8, 16)
+    found = (len(vectors), len(tree.tokens), len(tree.revision), len(tree.reader), len(tree.content))
+    if shapes != found or hierarchy.n_fragments != n_fragments:
+        raise ValueError(f"a tree of {n_fragments} fragments and {n_nodes} nodes has parts of sizes {found}")
+    header = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        _FLOAT16,
+        UNITS.index(tree.fragments.unit),
+        hierarchy.branching,
+        vectors.shape[1],
+        n_fragments,
+        n_nodes,
+        bytes.fromhex(tree.revision),
+        tree.content,
+        tree.reader,
+    )
+    body = b"".join(
+        (
+            tree.fragments.spans.astype("<i4", copy=False).tobytes(),
+            _node_table(hierarchy).tobytes(),
+            tree.tokens.astype("<i4", copy=False).tobytes(),
+            vectors.astype("<f2", copy=False).tobytes(),
+        )
+    )
+    return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
+
+
+def decode_tree(blob: bytes, *, item: Item, revision: str) -> Tree:
+    """Check a blob and read it; the arrays are views of it.
+
+    Args:
+        blob: What :func:`encode_tree` wrote.
+        item: The item that came with it.
+        revision: Revision of the encoder that is in use.
+
+    Raises:
+        InvalidItem: Field ``tree``; the blob is damaged, of another format or of another item.
+        EncoderMismatch: Its vectors were made by another encoder; names both.
+    """
+    if len(blob) < _BODY:
+        raise _bad(item, f"{len(blob)} bytes are too few for a tree")
+    header = _HEADER.unpack_from(blob)
+    magic, version, dtype, unit, branching, dimension, n_fragments, n_nodes, encoder, content, reader = header
+    if magic != MAGIC or version != VERSION or dtype != _FLOAT16:
+        raise _bad(item, f"not a tree of version {VERSION}")
+    sizes = (8 * n_fragments, 16 * n_nodes, 4 * (n_fragments + 1), 2 * n_nodes * dimension)
+    if len(blob) != _BODY + sum(sizes):
+        raise _bad(item, f"{len(blob)} bytes where its header promises {_BODY + sum(sizes)}")
+    view = memoryview(blob)
+    if zlib.crc32(view[_BODY:], zlib.crc32(view[: _HEADER.size])) != _CHECKSUM.unpack_from(blob, _HEADER.size)[0]:
+        raise _bad(item, "damaged: its checksum is wrong")
+    if encoder.hex() != revision:
+        raise EncoderMismatch(
+            f"item ({item.id!r:.80}), field 'tree': made by encoder {encoder.hex()}, this server runs {revision}; "
+            "index the item again"
+        )
+    if content != content_hash(item):
+        raise _bad(item, "made for other content than the item's")
+    if branching < 2 or not dimension or not n_fragments or n_nodes >= 2 * n_fragments or unit >= len(UNITS):
+        raise _bad(item, "its header holds values that no tree has")
+    ends = np.cumsum((_BODY, *sizes))
+    spans = np.frombuffer(blob, "<i4", 2 * n_fragments, int(ends[0])).reshape(n_fragments, 2)
+    table = np.frombuffer(blob, "<i4", 4 * n_nodes, int(ends[1])).reshape(4, n_nodes)
+    tokens = np.frombuffer(blob, "<i4", n_fragments + 1, int(ends[2]))
+    vectors = np.frombuffer(blob, "<f2", n_nodes * dimension, int(ends[3])).reshape(n_nodes, dimension)
+    fragments = Fragments(UNITS[unit], spans)
+    hierarchy = balanced(n_fragments, branching)
+    _check(item, fragments, hierarchy, table, tokens, vectors)
+    return Tree(revision, content, fragments, hierarchy, vectors, tokens, reader)
+
+
+def _check(
+    item: Item,
+    fragments: Fragments,
+    hierarchy: Hierarchy,
+    table: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int32],
+    vectors: npt.NDArray[np.float16],
+) -> None:
+    """Refuse arrays that are whole but say something that cannot be."""
+    spans = fragments.spans
+    if fragments.unit != item.modality:
+        raise _bad(item, f"made for modality {fragments.unit!r}")
+    if hierarchy.size != table.shape[1] or not np.array_equal(_node_table(hierarchy), table):
+        raise _bad(item, "its nodes are not the balanced hierarchy over its fragments")
+    if spans[0, 0] != 0 or spans[-1, 1] != _extent(item) or (spans[1:, 0] != spans[:-1, 1]).any():
+        raise _bad(item, "its fragments do not cover the item")
+    if (spans[:, 0] > spans[:, 1]).any() or (tokens < 0).any():
+        raise _bad(item, "it holds a negative length")
+    if not np.isfinite(vectors).all():
+        raise _bad(item, "its vectors are not finite")
+
+
+def _extent(item: Item) -> int:
+    """Where an item's last fragment ends, in its unit."""
+    if isinstance(item, TextItem):
+        return len(item.text)
+    if isinstance(item, TableItem):
+        return len(item.rows)
+    if isinstance(item, ImageItem):
+        return 1
+    return max(1, round(item.duration_s * 1000))
+
+
+def _node_table(hierarchy: Hierarchy) -> npt.NDArray[np.int32]:
+    """The hierarchy as the blob's node table, int32 ``[4, N]``."""
+    return np.stack([hierarchy.parent, hierarchy.first, hierarchy.last, hierarchy.depth]).astype("<i4", copy=False)
+
+
+def _bad(item: Item, reason: str) -> InvalidItem:
+    return InvalidItem(reason, item_id=item.id, field="tree")
