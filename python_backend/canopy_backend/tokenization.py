@@ -12,6 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from canopy_backend.errors import ExportError
 
@@ -79,6 +82,8 @@ class EncoderTokenizer:
         head: Special tokens before a text.
         tail: Special tokens after it.
         room: Tokens of text that fit beside the special ones.
+        splits_at_space: Whether the tokens of two texts with white space between them are always the tokens of the
+            one and then those of the other. True where the library's parts are known to work that way.
 
     Raises:
         ExportError: The file cannot be used, or the window has no room for text.
@@ -94,6 +99,7 @@ class EncoderTokenizer:
         self.room = window - len(self.head) - len(self.tail)
         if self.room < 1:
             raise ExportError(f"tokenizer {str(path)!r}: a window of {window} tokens has no room for text")
+        self.splits_at_space = _splits_at_space(self._tokenizer)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """Token ids of each text, special tokens included, however long it is."""
@@ -115,13 +121,35 @@ class EncoderTokenizer:
         Returns:
             At least one sequence, each with special tokens and no longer than the window.
         """
-        if len(prefix) > self.room // 2:
+        if not self.repeats(prefix):
             ids, prefix = [*prefix, *ids], ()
         step = self.room - len(prefix)
         starts = range(0, max(1, len(ids)), step)
         return [[*self.head, *prefix, *ids[start : start + step], *self.tail] for start in starts]
 
+    def repeats(self, prefix: Sequence[int]) -> bool:
+        """Whether :meth:`windows` starts every window with this prefix."""
+        return len(prefix) <= self.room // 2
+
     pad = staticmethod(pad)
+
+
+def _splits_at_space(tokenizer: Tokenizer) -> bool:
+    """Whether tokens never depend on what stands behind white space.
+
+    BERT's parts are such: normalisation works on single characters (decomposing accents reorders marks, but not
+    across a space), words are cut at white space, and WordPiece looks at one word. Added tokens are matched in the
+    raw text before that, so they must not take in the space around them.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    return (
+        isinstance(tokenizer.normalizer, BertNormalizer)
+        and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+        and isinstance(tokenizer.model, WordPiece)
+        and not any(
+            token.lstrip or token.rstrip or token.single_word or any(map(str.isspace, token.content)) for token in added
+        )
+    )
 
 
 class TokenCounter:

@@ -1,0 +1,242 @@
+"""From an item to token sequences, and from the encoder's answer to one vector a node.
+
+A node whose text fits the encoder's window is one sequence. One that does not fit has none: its vector is the
+token-weighted mean of its children's, at unit length again. Only a leaf can be cut: into windows, which are pooled the
+same way. Rounding to float16 happens in :func:`node_vectors` and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from canopy_backend.fragments import Fragments, render
+from canopy_backend.hierarchy import Hierarchy
+from canopy_backend.items import Item
+from canopy_backend.templates import item_text, node_text, prefix_text
+from canopy_backend.tokenization import EncoderTokenizer, TokenCounter, TokenIds
+
+#: A node whose leaves have more tokens than this many windows is taken to be too long without tokenizing it. Joining
+#: texts can lose tokens at the seams, but never half of them.
+_CERTAINLY_LONG: Final = 2
+
+#: White space on which the word-splitting tokenizers, after their normalisation, always cut.
+_SPACES: Final = frozenset(" \t\n\r")
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodePlan:
+    """What has to be encoded for one item.
+
+    Attributes:
+        sequences: P token sequences with special tokens, none longer than the window.
+        nodes: int32 ``[P]``, the node that each belongs to, ascending; a node without one is pooled from its children.
+        weights: int32 ``[P]``, tokens of each, prefix and special tokens not counted, at least 1.
+    """
+
+    sequences: list[TokenIds]
+    nodes: Int32Array
+    weights: Int32Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemWindows:
+    """The windows of whole items, for the retrieval encoder.
+
+    Attributes:
+        sequences: W token sequences with special tokens.
+        counts: int32 ``[n]``, windows of each item, at least 1.
+        weights: int32 ``[W]``, tokens of each window, special tokens not counted, at least 1.
+    """
+
+    sequences: list[TokenIds]
+    counts: Int32Array
+    weights: Int32Array
+
+
+def fragment_bodies(item: Item, fragments: Fragments) -> tuple[str, list[str]]:
+    """The text that every node starts with, and what each fragment adds to it."""
+    prefix = prefix_text(item)
+    texts = [node_text(item, render(item, fragments, place, place + 1)) for place in range(len(fragments))]
+    if not all(text.startswith(prefix) for text in texts):
+        return "", texts
+    return prefix, [text[len(prefix) :] for text in texts]
+
+
+def count_tokens(item: Item, fragments: Fragments, counter: TokenCounter) -> Int32Array:
+    """The reader's tokens of each fragment and then of the prefix, int32 ``[F + 1]``."""
+    prefix, bodies = fragment_bodies(item, fragments)
+    return counter.count([*bodies, prefix])
+
+
+def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer: EncoderTokenizer) -> NodePlan:
+    """The token sequences of an item's nodes.
+
+    Args:
+        item: The item.
+        fragments: Its fragments.
+        hierarchy: The nodes over them.
+        tokenizer: The node encoder's.
+    """
+    prefix, bodies = fragment_bodies(item, fragments)
+    ids = tokenizer.encode_plain([prefix, *bodies])
+    start, leaves = ids[0], ids[1:]
+    if tokenizer.splits_at_space and _separable(item, prefix, bodies):
+        whole = _joined(start, leaves, hierarchy, tokenizer)
+    else:
+        whole = _tokenized(item, fragments, len(start), leaves, hierarchy, tokenizer)
+    extra = len(start) + len(tokenizer.head) + len(tokenizer.tail)
+    sequences: list[TokenIds] = []
+    nodes: list[int] = []
+    weights: list[int] = []
+    is_leaf = hierarchy.is_leaf.tolist()
+    for node, sequence in enumerate(whole):
+        if sequence is not None:
+            sequences.append(sequence)
+            nodes.append(node)
+            weights.append(len(sequence) - extra)
+        elif is_leaf[node]:
+            cut = tokenizer.windows(leaves[int(hierarchy.first[node])], start)
+            overhead = extra if tokenizer.repeats(start) else extra - len(start)
+            sequences += cut
+            nodes += [node] * len(cut)
+            weights += [len(window) - overhead for window in cut]
+    return NodePlan(sequences, np.array(nodes, np.int32), np.maximum(1, np.array(weights, np.int32)))
+
+
+def _separable(item: Item, prefix: str, bodies: Sequence[str]) -> bool:
+    """Whether a node's tokens are its fragments' tokens one after another, given a tokenizer that cuts at spaces."""
+    if item.modality == "video":
+        return False  # a line of a transcript may belong to two segments, and stands once in a node that holds both
+    if item.modality == "table":
+        return True  # a row is a line
+    parts = [part for part in (prefix, *bodies) if part]
+    return all(left[-1] in _SPACES or right[0] in _SPACES for left, right in pairwise(parts))
+
+
+def _joined(
+    prefix: TokenIds, leaves: Sequence[TokenIds], hierarchy: Hierarchy, tokenizer: EncoderTokenizer
+) -> list[TokenIds | None]:
+    """The sequence of each node, put together from its fragments'; ``None`` where it is too long."""
+    flat = list(chain.from_iterable(leaves))
+    edges = np.fromiter(accumulate(map(len, leaves), initial=0), np.int64, len(leaves) + 1)
+    starts, ends = edges[hierarchy.first], edges[hierarchy.last]
+    fits = (ends - starts + len(prefix) <= tokenizer.room).tolist()
+    head, tail = [*tokenizer.head, *prefix], tokenizer.tail
+    return [
+        [*head, *flat[start:end], *tail] if fit else None
+        for start, end, fit in zip(starts.tolist(), ends.tolist(), fits, strict=True)
+    ]
+
+
+def _tokenized(
+    item: Item,
+    fragments: Fragments,
+    n_prefix: int,
+    leaves: Sequence[TokenIds],
+    hierarchy: Hierarchy,
+    tokenizer: EncoderTokenizer,
+) -> list[TokenIds | None]:
+    """The sequence of each node, from its own text; ``None`` where it is too long."""
+    edges = np.fromiter(accumulate(map(len, leaves), initial=0), np.int64, len(leaves) + 1)
+    length = edges[hierarchy.last] - edges[hierarchy.first] + n_prefix
+    tried = np.flatnonzero(hierarchy.is_leaf | (length <= _CERTAINLY_LONG * tokenizer.window)).tolist()
+    runs = zip(hierarchy.first[tried].tolist(), hierarchy.last[tried].tolist(), strict=True)
+    sequences = tokenizer.encode([node_text(item, render(item, fragments, first, last)) for first, last in runs])
+    whole: list[TokenIds | None] = [None] * hierarchy.size
+    for node, sequence in zip(tried, sequences, strict=True):
+        if len(sequence) <= tokenizer.window:
+            whole[node] = sequence
+    return whole
+
+
+def node_vectors(
+    hierarchy: Hierarchy, nodes: Int32Array, weights: Int32Array, embeddings: Float32Array
+) -> npt.NDArray[np.float16]:
+    """One vector for each node of an item.
+
+    Args:
+        hierarchy: The item's nodes.
+        nodes: int32 ``[P]`` of its :class:`NodePlan`.
+        weights: int32 ``[P]`` of the same.
+        embeddings: float32 ``[P, D]``, the encoder's answer for each sequence, unit length.
+
+    Returns:
+        float16 ``[N, D]``, unit length.
+    """
+    single = len(nodes) == hierarchy.size and bool((np.diff(nodes) == 1).all())
+    if single:
+        return embeddings.astype(np.float16)
+    starts = np.flatnonzero(np.diff(nodes, prepend=-1))
+    given = nodes[starts]
+    vectors = np.zeros((hierarchy.size, embeddings.shape[1]), np.float32)
+    mass = np.zeros(hierarchy.size, np.float32)
+    vectors[given], mass[given] = _pool(embeddings, weights.astype(np.float32), starts)
+    missing = np.ones(hierarchy.size, np.bool_)
+    missing[given] = False
+    for depth in np.unique(hierarchy.depth[missing])[::-1]:
+        parents = np.flatnonzero(missing & (hierarchy.depth == depth))
+        counts = hierarchy.child_count[parents]
+        firsts = np.cumsum(counts) - counts
+        children = np.repeat(hierarchy.child_start[parents] - firsts, counts) + np.arange(counts.sum())
+        vectors[parents], mass[parents] = _pool(vectors[children], mass[children], firsts)
+    return vectors.astype(np.float16)
+
+
+def plan_items(items: Sequence[Item], tokenizer: EncoderTokenizer) -> ItemWindows:
+    """The windows that hold each item's whole text, for its retrieval vector.
+
+    Args:
+        items: n items.
+        tokenizer: The retrieval encoder's.
+    """
+    sequences: list[TokenIds] = []
+    counts: list[int] = []
+    special = len(tokenizer.head) + len(tokenizer.tail)
+    for ids in tokenizer.encode_plain([item_text(item) for item in items]):
+        cut = tokenizer.windows(ids)
+        counts.append(len(cut))
+        sequences += cut
+    weights = np.fromiter((max(1, len(sequence) - special) for sequence in sequences), np.int32, len(sequences))
+    return ItemWindows(sequences, np.array(counts, np.int32), weights)
+
+
+def item_vectors(counts: Int32Array, weights: Int32Array, embeddings: Float32Array) -> Float32Array:
+    """One retrieval vector for each item.
+
+    Args:
+        counts: int32 ``[n]`` of :class:`ItemWindows`.
+        weights: int32 ``[W]`` of the same.
+        embeddings: float32 ``[W, D]``, the encoder's answer for each window.
+
+    Returns:
+        float32 ``[n, D]``, unit length.
+    """
+    pooled, _ = _pool(embeddings, weights.astype(np.float32), np.cumsum(counts) - counts)
+    return pooled
+
+
+def _pool(
+    vectors: Float32Array, weights: Float32Array, starts: npt.NDArray[np.integer]
+) -> tuple[Float32Array, Float32Array]:
+    """Weighted mean of each run of rows, at unit length, and the run's weight; a run of one row stays as it is.
+
+    ``starts`` are the runs' first rows. Each run is summed on its own, so its result does not depend on the others.
+    """
+    mass: Float32Array = np.add.reduceat(weights, starts)
+    if len(starts) == len(vectors):
+        return vectors, mass
+    pooled: Float32Array = np.add.reduceat(vectors * weights[:, None], starts)
+    norms = np.sqrt(np.square(pooled).sum(axis=1, keepdims=True))
+    pooled /= np.maximum(norms, np.finfo(np.float32).tiny)
+    alone = np.diff(starts, append=len(vectors)) == 1
+    pooled[alone] = vectors[starts[alone]]
+    return pooled, mass

@@ -1,0 +1,268 @@
+"""The plan of one request: what its first model step hands to the last one, beside the encoder's rows.
+
+The first step decides for each item whether its vectors come from its own tree or from the node encoder, packs what
+has to be encoded, and writes the plan as one tensor. The last step reads it and has a :class:`Tree` for every item,
+whichever way its vectors came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from canopy_backend.encoding import ItemWindows, NodePlan, count_tokens, item_vectors, node_vectors, plan_nodes
+from canopy_backend.errors import EncoderFailure, InvalidItem, InvalidRequest
+from canopy_backend.fragments import Fragments, fragment
+from canopy_backend.fragments.video import SEGMENT_MS
+from canopy_backend.hierarchy import BRANCHING, Hierarchy, balanced
+from canopy_backend.items import Item, VideoItem
+from canopy_backend.limits import Limits
+from canopy_backend.packing import PackedRows, pack, row_width
+from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
+from canopy_backend.tree import UNITS, Tree, content_hash, decode_tree
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+_MAGIC: Final = 0x4E4C5043
+_VERSION: Final = 1
+_ITEM_FIELDS: Final = 4  # unit, branching, fragments, parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemPlan:
+    """One item of a request.
+
+    Attributes:
+        fragments: Its fragments.
+        hierarchy: The nodes over them.
+        tokens: int32 ``[F + 1]``, the reader's tokens of each fragment and then of the prefix.
+        parts: int32 ``[P, 4]``, one line for each sequence: node, row, slot, weight, in the order of nodes. Empty
+            when the vectors are those of the item's own tree.
+    """
+
+    fragments: Fragments
+    hierarchy: Hierarchy
+    tokens: Int32Array
+    parts: Int32Array
+
+    @property
+    def cold(self) -> bool:
+        """Whether the vectors come from the node encoder."""
+        return len(self.parts) > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestPlan:
+    """All items of a request, in its order.
+
+    Attributes:
+        items: One plan an item.
+        window_counts: int32 ``[n]``, windows of each item for the retrieval encoder; empty where none are encoded.
+        window_weights: int32 ``[W]``, tokens of each window.
+    """
+
+    items: list[ItemPlan]
+    window_counts: Int32Array
+    window_weights: Int32Array
+
+    def with_windows(self, windows: ItemWindows) -> RequestPlan:
+        """The same plan, which also knows the items' windows."""
+        return replace(self, window_counts=windows.counts, window_weights=windows.weights)
+
+    def trees(
+        self, items: Sequence[Item], embeddings: Float32Array, *, revision: str, reader: bytes = bytes(8)
+    ) -> list[Tree]:
+        """The tree of each item.
+
+        Args:
+            items: The request's items.
+            embeddings: float32 ``[R, S, D]``, the node encoder's answer to the rows.
+            revision: The node encoder's revision.
+            reader: Revision of the tokenizer that counted the tokens, 8 bytes.
+
+        Raises:
+            EncoderFailure: An item's vectors are not finite; the message names it.
+            InvalidItem, EncoderMismatch: An item's own tree cannot be used; ``index`` is set.
+        """
+        self._require(len(items) == len(self.items), f"{len(items)} items meet a PLAN of {len(self.items)}")
+        trees = []
+        for index, (item, plan) in enumerate(zip(items, self.items, strict=True)):
+            if plan.cold:
+                vectors = plan_vectors(plan, embeddings, f"item {index} ({item.id!r:.80})")
+                content = content_hash(item)
+                trees.append(Tree(revision, content, plan.fragments, plan.hierarchy, vectors, plan.tokens, reader))
+            else:
+                trees.append(replace(own_tree(item, index, revision), tokens=plan.tokens, reader=reader))
+        return trees
+
+    def item_vectors(self, items: Sequence[Item], embeddings: Float32Array) -> Float32Array:
+        """The retrieval vector of each item, float32 ``[n, D]``, from the retrieval encoder's answer ``[W, D]``.
+
+        Raises:
+            EncoderFailure: An item's vector is not finite; the message names it.
+        """
+        fit = len(items) == len(self.window_counts) and len(embeddings) == len(self.window_weights)
+        self._require(fit, f"{len(items)} items and {len(embeddings)} windows do not fit PLAN")
+        vectors = item_vectors(self.window_counts, self.window_weights, embeddings)
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
+            index = int(broken[0])
+            raise EncoderFailure(
+                f"item {index} ({items[index].id!r:.80}): the retrieval encoder returned values that are not finite"
+            )
+        return vectors
+
+    def to_bytes(self) -> bytes:
+        """The plan as the bytes of the ``PLAN`` tensor; int32 throughout."""
+        table = [
+            (UNITS.index(plan.fragments.unit), plan.hierarchy.branching, len(plan.fragments), len(plan.parts))
+            for plan in self.items
+        ]
+        head = [_MAGIC, _VERSION, len(self.items), len(self.window_counts), len(self.window_weights)]
+        arrays = [np.array([*head, *chain.from_iterable(table)], np.int32)]
+        for plan in self.items:
+            arrays += [plan.fragments.spans.ravel(), plan.tokens, plan.parts.ravel()]
+        arrays += [self.window_counts, self.window_weights]
+        return np.concatenate(arrays, dtype=np.int32).tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | npt.NDArray[np.uint8]) -> RequestPlan:
+        """Read what :meth:`to_bytes` wrote; the arrays are views of ``data``.
+
+        Raises:
+            InvalidRequest: It is not a plan.
+        """
+        cls._require(len(data) % 4 == 0 and len(data) >= 20, "PLAN has a wrong size")
+        values = np.frombuffer(data, np.int32)
+        magic, version, n_items, n_counts, n_windows = values[:5].tolist()
+        cls._require((magic, version) == (_MAGIC, _VERSION), f"PLAN is not of version {_VERSION}")
+        begin = 5 + _ITEM_FIELDS * n_items
+        cls._require(n_items >= 0 and begin <= len(values), "PLAN is cut short")
+        table = values[5:begin].reshape(n_items, _ITEM_FIELDS).tolist()
+        sizes = [*chain.from_iterable((2 * f, f + 1, 4 * p) for _, _, f, p in table), n_counts, n_windows]
+        sound = all(0 <= u < len(UNITS) and b >= 2 and f >= 1 and p >= 0 for u, b, f, p in table)
+        sound = sound and min(sizes) >= 0 and begin + sum(sizes) == len(values)
+        cls._require(sound, "PLAN does not add up")
+        arrays = [values[start:end] for start, end in pairwise(accumulate(sizes, initial=begin))]
+        plans = [
+            ItemPlan(
+                Fragments(UNITS[unit], arrays[3 * place].reshape(-1, 2)),
+                balanced(n_fragments, branching),
+                arrays[3 * place + 1],
+                arrays[3 * place + 2].reshape(-1, 4),
+            )
+            for place, (unit, branching, n_fragments, _) in enumerate(table)
+        ]
+        return cls(plans, arrays[-2], arrays[-1])
+
+    @staticmethod
+    def _require(condition: bool, message: str) -> None:
+        if not condition:
+            raise InvalidRequest(message)
+
+
+def plan_request(
+    items: Sequence[Item],
+    *,
+    tokenizer: EncoderTokenizer,
+    counter: TokenCounter,
+    revision: str,
+    limits: Limits,
+    branching: int = BRANCHING,
+) -> tuple[PackedRows, RequestPlan]:
+    """Decide where each item's vectors come from, and pack what has to be encoded.
+
+    Args:
+        items: The request's items.
+        tokenizer: The node encoder's.
+        counter: The reader's.
+        revision: The node encoder's revision; an item's own tree must have it.
+        limits: The request's limits, of which ``max_fragments`` and ``max_rows`` are checked here.
+        branching: Branching of hierarchies that are made here.
+
+    Returns:
+        The rows, at least one, and the plan.
+
+    Raises:
+        InvalidItem, EncoderMismatch: An item's own tree cannot be used; ``index`` is set.
+        LimitExceeded: An item has too many fragments, or the items without a tree fill too many rows.
+    """
+    plans: list[ItemPlan] = []
+    node_plans: list[NodePlan | None] = []
+    for index, item in enumerate(items):
+        what = f"item {index} ({item.id!r:.80}): fragments"
+        if item.tree is not None:
+            tree = own_tree(item, index, revision)
+            fragments, hierarchy = tree.fragments, tree.hierarchy
+            limits.check("max_fragments", len(fragments), what)
+            tokens = tree.tokens if tree.reader == counter.revision else count_tokens(item, fragments, counter)
+            node_plans.append(None)
+        else:
+            if isinstance(item, VideoItem):  # known before any array of that size is made
+                limits.check("max_fragments", int(item.duration_s * 1000 // SEGMENT_MS), what)
+            fragments = fragment(item)
+            limits.check("max_fragments", len(fragments), what)
+            hierarchy = balanced(len(fragments), branching)
+            tokens = count_tokens(item, fragments, counter)
+            node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer))
+        plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
+    rows, parts = _place(node_plans, tokenizer)
+    limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
+    plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
+    none = np.zeros(0, np.int32)
+    return rows, RequestPlan(plans, none, none)
+
+
+def plan_vectors(plan: ItemPlan, embeddings: Float32Array, name: str) -> npt.NDArray[np.float16]:
+    """The vectors of a cold item's nodes.
+
+    Args:
+        plan: The item's plan.
+        embeddings: float32 ``[R, S, D]``, the node encoder's answer.
+        name: What to call the item in an error.
+
+    Returns:
+        float16 ``[N, D]``, unit length.
+
+    Raises:
+        EncoderFailure: A value is not finite.
+        InvalidRequest: The plan points outside the embeddings.
+    """
+    node, row, slot, weight = plan.parts.T
+    bounds = (plan.hierarchy.size, *embeddings.shape[:2])
+    if plan.parts.min() < 0 or (plan.parts[:, :3].max(axis=0) >= bounds).any():
+        raise InvalidRequest(f"{name}: PLAN points outside embeddings of shape {list(embeddings.shape)}")
+    vectors = embeddings[row, slot]
+    if not np.isfinite(vectors).all():
+        raise EncoderFailure(f"{name}: the node encoder returned values that are not finite")
+    return node_vectors(plan.hierarchy, node, weight, vectors)
+
+
+def own_tree(item: Item, index: int, revision: str) -> Tree:
+    """The tree that an item brings along; errors say where in the request the item stands."""
+    try:
+        return decode_tree(item.tree or b"", item=item, revision=revision)
+    except InvalidItem as error:
+        raise error.at(index) from None
+
+
+def _place(plans: Sequence[NodePlan | None], tokenizer: EncoderTokenizer) -> tuple[PackedRows, list[Int32Array]]:
+    """Pack the sequences of all items, equal ones once; then each item's parts with their places."""
+    known: dict[tuple[int, ...], int] = {}
+    which = [
+        [known.setdefault(tuple(sequence), len(known)) for sequence in plan.sequences] if plan else [] for plan in plans
+    ]
+    # A step may not receive zero rows.
+    distinct = list(known) or [(*tokenizer.head, *tokenizer.tail) or (0,)]
+    rows = pack(distinct, row_width(max(map(len, distinct))))
+    parts = [
+        np.column_stack([plan.nodes, rows.slots[places], plan.weights]) if plan else np.zeros((0, 4), np.int32)
+        for plan, places in zip(plans, which, strict=True)
+    ]
+    return rows, parts
