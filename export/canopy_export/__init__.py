@@ -1,1 +1,1 @@
-"""TODO."""
+"""Encoders to ONNX, parity gates, manifests and the typed configurations of the model repository."""

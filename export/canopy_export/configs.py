@@ -1,0 +1,241 @@
+"""Every configuration of the model repository, written from here and nowhere else.
+
+``python -m canopy_export.configs`` writes them again; a test compares the committed files with these objects.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from canopy_backend.limits import Limits
+from canopy_export.model_config import (
+    DataType,
+    DynamicBatching,
+    EnsembleScheduling,
+    InstanceGroup,
+    Kind,
+    ModelConfig,
+    Parameter,
+    QueuePolicy,
+    ResponseCache,
+    Step,
+    Tensor,
+    TimeoutAction,
+    Warmup,
+    WarmupInput,
+    to_pbtxt,
+)
+
+#: Dimension of the example encoder, all-MiniLM-L6-v2; an export of another model writes the files again.
+DIMENSION: Final = 384
+#: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
+MAX_QUEUE_SIZE: Final = 256
+#: Tokens of one ONNX Runtime call in the embedded profile: bounds its memory, and larger calls are no faster.
+CHUNK_TOKENS: Final = 4096
+
+_STRING, _INT64, _FP32, _INT32, _UINT8 = (
+    DataType.STRING,
+    DataType.INT64,
+    DataType.FP32,
+    DataType.INT32,
+    DataType.UINT8,
+)
+_QUERY: Final = Tensor("QUERY", _STRING, (1,))
+_QUERIES: Final = Tensor("QUERY", _STRING, (-1,))
+_ITEMS: Final = Tensor("ITEMS", _STRING, (-1,))
+_PLAN: Final = Tensor("PLAN", _UINT8, (-1,))
+_EVIDENCE: Final = (
+    Tensor("EVIDENCE", _STRING, (-1,)),
+    Tensor("REGIONS", _INT32, (-1, 4)),
+    Tensor("SCORES", _FP32, (-1,)),
+    Tensor("TRACE", _STRING, (-1,)),
+)
+_NODE_ROWS: Final = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS"))
+_NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids")
+_QUERY_INPUTS: Final = ("input_ids", "attention_mask")
+
+
+def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None) -> dict[str, ModelConfig]:
+    """The configurations of the whole repository.
+
+    Args:
+        dimension: Size of the encoders' vectors.
+        limits: Published limits; the defaults where not given.
+
+    Returns:
+        Configurations by their path in the repository, for instance ``"query_encoder/configs/onnx.pbtxt"``.
+    """
+    limits = limits or Limits()
+    configs: dict[str, ModelConfig] = {}
+    for config in (
+        *_ensembles(dimension),
+        *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}),
+    ):
+        configs[f"{config.name}/config.pbtxt"] = config
+    for name, profile, config in _encoders(dimension, limits.max_rows):
+        configs[f"{name}/{profile}"] = config
+    return configs
+
+
+def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits | None = None) -> list[Path]:
+    """Write every configuration that differs from what is there; returns the files that were written."""
+    written = []
+    for name, config in repository_configs(dimension, limits).items():
+        path, text = repository / name, to_pbtxt(config)
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
+    embedding = Tensor("EMBEDDING", _FP32, (-1, dimension))
+    return (
+        ModelConfig(
+            name="compress",
+            platform="ensemble",
+            input=(_QUERY, _ITEMS),
+            output=_EVIDENCE,
+            ensemble_scheduling=EnsembleScheduling(
+                (
+                    _step("hierarchy", ("QUERY", "ITEMS"), ("QUERY_IDS", "QUERY_MASK", *_names(_NODE_ROWS), "PLAN")),
+                    _encode("query_encoder", ("QUERY_IDS", "QUERY_MASK"), "QUERY_EMBEDDING"),
+                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step("refinement", ("ITEMS", "PLAN", "QUERY_EMBEDDING", "NODE_EMBEDDINGS"), _names(_EVIDENCE)),
+                )
+            ),
+        ),
+        ModelConfig(
+            name="index",
+            platform="ensemble",
+            input=(_ITEMS,),
+            output=(Tensor("TREES", _STRING, (-1,)), Tensor("EMBEDDINGS", _FP32, (-1, dimension))),
+            ensemble_scheduling=EnsembleScheduling(
+                (
+                    _step("planner", ("ITEMS",), (*_names(_NODE_ROWS), "ITEM_IDS", "ITEM_MASK", "PLAN")),
+                    _encode("query_encoder", ("ITEM_IDS", "ITEM_MASK"), "ITEM_EMBEDDINGS"),
+                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step(
+                        "tree_writer",
+                        ("ITEMS", "PLAN", "NODE_EMBEDDINGS", "ITEM_EMBEDDINGS"),
+                        ("TREES", "EMBEDDINGS"),
+                    ),
+                )
+            ),
+        ),
+        ModelConfig(
+            name="embed_query",
+            platform="ensemble",
+            input=(_QUERIES,),
+            output=(embedding,),
+            ensemble_scheduling=EnsembleScheduling(
+                (
+                    _step("tokenizer", ("QUERY",), ("IDS", "MASK")),
+                    _encode("query_encoder", ("IDS", "MASK"), "EMBEDDING"),
+                )
+            ),
+        ),
+    )
+
+
+def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelConfig, ...]:
+    query_ids = tuple(Tensor(name, _INT64, (1, -1)) for name in ("QUERY_IDS", "QUERY_MASK"))
+    item_ids = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("ITEM_IDS", "ITEM_MASK"))
+    node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
+    return (
+        _python("hierarchy", (_QUERY, _ITEMS), (*query_ids, *_NODE_ROWS, _PLAN), limits),
+        _python(
+            "refinement",
+            (_ITEMS, _PLAN, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), node_embeddings),
+            _EVIDENCE,
+            limits,
+        ),
+        _python(
+            "tokenizer",
+            (_QUERIES,),
+            (Tensor("IDS", _INT64, (-1, -1)), Tensor("MASK", _INT64, (-1, -1))),
+            limits,
+        ),
+        _python("planner", (_ITEMS,), (*_NODE_ROWS, *item_ids, _PLAN), limits),
+        _python(
+            "tree_writer",
+            (_ITEMS, _PLAN, node_embeddings, Tensor("ITEM_EMBEDDINGS", _FP32, (-1, dimension))),
+            (Tensor("TREES", _STRING, (-1,)), Tensor("EMBEDDINGS", _FP32, (-1, dimension))),
+            limits,
+        ),
+    )
+
+
+def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig]]:
+    configs = []
+    for name, inputs, output, widths in (
+        ("query_encoder", _QUERY_INPUTS, Tensor("embedding", _FP32, (dimension,)), (16, 32)),
+        ("node_encoder", _NODE_INPUTS, Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
+    ):
+        for profile, backend, filename, kind in (
+            ("config.pbtxt", {"platform": "tensorrt_plan"}, "model.plan", Kind.GPU),
+            ("configs/onnx.pbtxt", {"platform": "onnxruntime_onnx"}, "model.onnx", Kind.CPU),
+            ("configs/embedded.pbtxt", {"backend": "python"}, "model.py", Kind.CPU),
+        ):
+            config = ModelConfig(
+                name=name,
+                **backend,
+                default_model_filename=filename,
+                max_batch_size=max_rows,
+                input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
+                output=(output,),
+                dynamic_batching=DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT)),
+                instance_group=(InstanceGroup(1, kind),),
+                # Queries repeat from round to round and from user to user; node rows hardly ever do.
+                response_cache=ResponseCache() if name == "query_encoder" else None,
+                model_warmup=tuple(_warmup(inputs, width) for width in widths),
+                parameters=_embedded_parameters() if backend.get("backend") == "python" else {},
+            )
+            configs.append((name, profile, config))
+    return configs
+
+
+def _embedded_parameters() -> dict[str, Parameter]:
+    return {
+        # 0 threads: as many as ONNX Runtime chooses, one a core.
+        "threads": Parameter("0"),
+        "chunk_tokens": Parameter(str(CHUNK_TOKENS)),
+    }
+
+
+def _warmup(inputs: tuple[str, ...], width: int) -> Warmup:
+    return Warmup(f"{width} tokens", 1, {name: WarmupInput(_INT64, (width,)) for name in inputs})
+
+
+def _python(
+    name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], parameters: dict[str, Parameter]
+) -> ModelConfig:
+    return ModelConfig(
+        name=name,
+        backend="python",
+        input=inputs,
+        output=outputs,
+        instance_group=(InstanceGroup(1, Kind.CPU),),
+        parameters=parameters,
+    )
+
+
+def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Step:
+    """A step whose tensors have the same names inside and outside."""
+    return Step(model, {name: name for name in inputs}, {name: name for name in outputs})
+
+
+def _encode(model: str, inputs: tuple[str, ...], output: str) -> Step:
+    names, inner = (_QUERY_INPUTS, "embedding") if model == "query_encoder" else (_NODE_INPUTS, "embeddings")
+    return Step(model, dict(zip(names, inputs, strict=True)), {inner: output})
+
+
+def _names(tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
+    return tuple(tensor.name for tensor in tensors)
+
+
+if __name__ == "__main__":
+    write_configs(Path(__file__).resolve().parents[2] / "model_repository")

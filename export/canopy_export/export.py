@@ -1,0 +1,178 @@
+"""Encoders into a model repository: graphs, tokenizers, manifests, configurations; nothing is built twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from canopy_backend.errors import ExportError
+from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, file_sha256
+from canopy_backend.templates import TEMPLATE_HASH
+from canopy_backend.tokenization import TokenCounter
+from canopy_export.configs import write_configs
+from canopy_export.source import OPSET, Source, adapter_revision, read_source
+
+Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
+
+QUERY_ENCODER: Final = "query_encoder"
+NODE_ENCODER: Final = "node_encoder"
+GRAPH_FILE: Final = "1/model.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
+READER_TOKENIZER: Final = "hierarchy/reader_tokenizer.json"
+#: Counts up when the graphs change in a way that an existing file should be replaced.
+GRAPH_VERSION: Final = "1"
+_TOOLS: Final = ("torch", "transformers", "onnx", "peft")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export left in the repository.
+
+    Attributes:
+        query: Manifest of the query encoder.
+        node: Manifest of the node encoder.
+        built: Encoders that were built now; those that were up to date are not in it.
+    """
+
+    query: EncoderManifest
+    node: EncoderManifest
+    built: tuple[str, ...]
+
+
+def export_encoders(
+    model: Path,
+    repository: Path,
+    *,
+    adapter: Path | None = None,
+    profile: Profile = "embedded",
+    name: str | None = None,
+    reader_tokenizer: Path | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Export a sentence-embedding model as query encoder and node encoder.
+
+    Args:
+        model: A sentence-transformers folder.
+        repository: The model repository; encoders' folders are made where they are missing.
+        adapter: LoRA adapter folder, merged into the node encoder; the query encoder stays the base model.
+        profile: ``embedded`` and ``onnx`` take the same ONNX files and differ in the configuration that Triton is
+            started with.
+        name: The model's name in the manifests; by default as its own configuration says.
+        reader_tokenizer: ``tokenizer.json`` of the model that will read the evidence, for token counts; may be left
+            out when the repository has one.
+        report: Called with a line about each step.
+
+    Raises:
+        ExportError: The model cannot be exported, a gate did not pass, or the profile cannot be built here.
+    """
+    _require_profile(profile)
+    source = read_source(Path(model), name=name)
+    repository = Path(repository)
+    _put_reader_tokenizer(reader_tokenizer, repository)
+    write_configs(repository, source.dimension)
+    manifests: dict[str, EncoderManifest] = {}
+    built = []
+    for encoder, extra in ((QUERY_ENCODER, None), (NODE_ENCODER, adapter)):
+        folder = repository / encoder
+        wanted = _manifest(source, extra)
+        current = _current(folder, wanted)
+        if current is None:
+            report(f"exporting {encoder} from {source.name}")
+            current = _build(encoder, source, extra, folder, wanted)
+            built.append(encoder)
+        else:
+            report(f"{encoder} is up to date")
+        manifests[encoder] = current
+    return Exported(manifests[QUERY_ENCODER], manifests[NODE_ENCODER], tuple(built))
+
+
+def _require_profile(profile: str) -> None:
+    if profile not in get_args(Profile):
+        raise ExportError(f"profile {profile!r}: expected one of {', '.join(get_args(Profile))}")
+    if profile == "tensorrt":
+        raise ExportError(
+            "profile 'tensorrt' needs the tensorrt package on a machine with the GPU that will serve, and this version "
+            "does not build plans yet: export with profile 'onnx' and start Triton with --model-config-name=onnx"
+        )
+
+
+def _put_reader_tokenizer(given: Path | None, repository: Path) -> None:
+    target = repository / READER_TOKENIZER
+    if given is None:
+        if not target.is_file():
+            raise ExportError(
+                f"{target}: not there; give the tokenizer.json of the model that reads the evidence (--reader-tokenizer)"
+            )
+        return
+    TokenCounter(given)  # refuses what is not a tokenizer before it replaces one that works
+    if not target.is_file() or file_sha256(target) != file_sha256(given):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(given, target)
+
+
+def _manifest(source: Source, adapter: Path | None) -> EncoderManifest:
+    return EncoderManifest(
+        model=source.name,
+        model_revision=source.revision,
+        adapter=adapter_revision(adapter) if adapter else "",
+        template=TEMPLATE_HASH,
+        window=source.window,
+        dimension=source.dimension,
+        precision="fp32",
+        pooling=source.pooling,
+        versions={"graph": GRAPH_VERSION, "opset": str(OPSET), **{tool: version(tool) for tool in _TOOLS}},
+    )
+
+
+def _current(folder: Path, wanted: EncoderManifest) -> EncoderManifest | None:
+    """The manifest in a folder when it and its files are what an export would make now."""
+    try:
+        found = EncoderManifest.load(folder / MANIFEST_FILE)
+        found.verify(folder)
+    except ExportError:
+        return None
+    same = msgspec.structs.replace(found, files={}) == wanted
+    return found if same and set(found.files) == {GRAPH_FILE, TOKENIZER_FILE} else None
+
+
+def _build(
+    encoder: str, source: Source, adapter: Path | None, folder: Path, wanted: EncoderManifest
+) -> EncoderManifest:
+    from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone
+    from canopy_export.onnx_graph import export_node_graph, export_query_graph
+
+    graph_file = folder / GRAPH_FILE
+    graph_file.parent.mkdir(parents=True, exist_ok=True)
+    # Without a manifest a half-finished export is told from a finished one.
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    backbone = load_backbone(str(source.path))
+    vocabulary = int(backbone.config.vocab_size)
+    if adapter is not None:
+        from canopy_export.adapter import merge_adapter
+
+        backbone = merge_adapter(backbone, adapter, source.pooling, vocabulary)
+    partial = graph_file.with_suffix(".partial")
+    if encoder == QUERY_ENCODER:
+        export_query_graph(QueryGraph(backbone, source.pooling).eval(), partial, vocabulary)
+    else:
+        export_node_graph(NodeGraph(backbone, source.pooling).eval(), partial, vocabulary)
+    os.replace(partial, graph_file)
+    _replace(source.tokenizer, folder / TOKENIZER_FILE)
+    files = {name: file_sha256(folder / name) for name in (GRAPH_FILE, TOKENIZER_FILE)}
+    manifest = msgspec.structs.replace(wanted, files=files)
+    manifest.save(folder / MANIFEST_FILE)
+    return manifest
+
+
+def _replace(given: Path, target: Path) -> None:
+    """Copy a file so that a reader sees the old one or the new one, never half of it."""
+    partial = target.with_name(target.name + ".partial")
+    shutil.copyfile(given, partial)
+    os.replace(partial, target)

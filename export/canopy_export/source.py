@@ -1,0 +1,139 @@
+"""A local sentence-transformers folder, read without loading a weight."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from canopy_backend.errors import ExportError
+from canopy_backend.manifest import file_sha256
+
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
+
+#: Names of one pooling mode in the two generations of ``1_Pooling/config.json``.
+_POOLING_FLAGS: Final[dict[str, Pooling]] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+}
+_POOLING_NAMES: Final[dict[str, Pooling]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+#: Modules of a folder that the graphs reproduce; anything else would change the vectors.
+_MODULES: Final = {"Transformer", "Pooling", "Normalize"}
+#: ONNX operator set of the graphs.
+OPSET: Final = 17
+_ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an export needs to know about a model folder before it loads the weights.
+
+    Attributes:
+        path: The folder.
+        name: The model's name as its configuration gives it, else the folder's.
+        revision: sha256 over the weights, the configuration and the tokenizer, hexadecimal.
+        pooling: How token states become one vector.
+        window: Most tokens of one text, special tokens included.
+        dimension: Size of a vector.
+    """
+
+    path: Path
+    name: str
+    revision: str
+    pooling: Pooling
+    window: int
+    dimension: int
+
+    @property
+    def tokenizer(self) -> Path:
+        """The fast tokenizer's file."""
+        return self.path / "tokenizer.json"
+
+
+def read_source(path: Path, *, name: str | None = None) -> Source:
+    """Read a sentence-transformers folder.
+
+    Args:
+        path: Folder with ``config.json``, ``modules.json``, ``tokenizer.json`` and the weights.
+        name: Name to record; by default the one in the configuration.
+
+    Raises:
+        ExportError: A file is missing, or the folder holds a module that the graphs cannot reproduce.
+    """
+    path = Path(path)
+    config = _read(path / "config.json")
+    if not (path / "tokenizer.json").is_file():
+        raise ExportError(f"{path}: no tokenizer.json; only models with a fast tokenizer can be exported")
+    modules = {str(module["type"]).rsplit(".", 1)[-1]: str(module["path"]) for module in _read(path / "modules.json")}
+    unknown = sorted(set(modules) - _MODULES)
+    if unknown or "Transformer" not in modules or "Pooling" not in modules:
+        raise ExportError(f"{path}: modules {sorted(modules)}; expected a Transformer, a Pooling and a Normalize")
+    dimension = int(config["hidden_size"])
+    return Source(
+        path=path,
+        name=name or str(config.get("_name_or_path") or path.name),
+        revision=_revision(path),
+        pooling=_pooling(path / modules["Pooling"] / "config.json"),
+        window=_window(path, config),
+        dimension=dimension,
+    )
+
+
+def adapter_revision(adapter: Path) -> str:
+    """sha256 over the files of a LoRA adapter's folder, hexadecimal.
+
+    Raises:
+        ExportError: The folder holds no adapter.
+    """
+    config, *weights = _ADAPTER_FILES
+    if not (adapter / config).is_file() or not any((adapter / name).is_file() for name in weights):
+        raise ExportError(f"{adapter}: no adapter here; expected {config} and {weights[0]}")
+    return _revision_of(adapter, _ADAPTER_FILES)
+
+
+def _revision_of(folder: Path, patterns: tuple[str, ...]) -> str:
+    """sha256 over the names and contents of the files of a folder that match, hexadecimal."""
+    digest = hashlib.sha256()
+    for file in sorted({found for pattern in patterns for found in folder.glob(pattern)}):
+        digest.update(f"{file.name}\0{file_sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def _revision(path: Path) -> str:
+    if not any(True for pattern in _WEIGHTS for _ in path.glob(pattern)):
+        raise ExportError(f"{path}: no weights ({' or '.join(_WEIGHTS)})")
+    return _revision_of(path, (*_WEIGHTS, "config.json", "tokenizer.json"))
+
+
+def _pooling(path: Path) -> Pooling:
+    config = _read(path)
+    named = config.get("pooling_mode")
+    modes = [_POOLING_NAMES.get(str(named))] if named else []
+    modes += [_POOLING_FLAGS.get(key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    if len(modes) != 1 or modes[0] is None:
+        raise ExportError(f"{path}: exactly one of mean, cls and last-token pooling is supported")
+    return modes[0]
+
+
+def _window(path: Path, config: dict[str, Any]) -> int:
+    positions = int(config.get("max_position_embeddings", 0))
+    file = path / "sentence_bert_config.json"
+    stated = _read(file).get("max_seq_length") if file.is_file() else None
+    window = int(stated or positions)
+    if window < 8:
+        raise ExportError(f"{path}: neither max_seq_length nor max_position_embeddings gives a usable window")
+    return min(window, positions) if positions else window
+
+
+def _read(path: Path) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise ExportError(f"{path}: not found; is this a sentence-transformers folder?") from None
+    except msgspec.DecodeError as error:
+        raise ExportError(f"{path}: not JSON ({error})") from None

@@ -1,0 +1,131 @@
+"""An encoder inside the server's Python backend: the exported graph in ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from canopy_backend.errors import ExportError, InvalidRequest, code_of
+from canopy_backend.triton import tensors
+from canopy_backend.triton.backend import prepare_process
+from canopy_backend.triton.errors import to_triton
+from canopy_backend.triton.metrics import Metrics, Tally
+from canopy_backend.triton.model import Setting
+from canopy_backend.triton.tensors import Array
+
+GRAPH_FILE: Final = "model.onnx"
+
+
+class OnnxEncoder:
+    """An exported graph.
+
+    Args:
+        path: The ONNX file.
+        threads: Threads of one call; 0 lets ONNX Runtime choose, one a core.
+        chunk_tokens: Most tokens of one call, padding included; more rows go through in several calls.
+
+    Attributes:
+        inputs: Names of the graph's inputs, each int64 ``[n, L]``.
+
+    Raises:
+        ExportError: The file is missing or cannot be loaded.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 0, chunk_tokens: int = 4096) -> None:
+        import onnxruntime
+
+        if not path.is_file():
+            raise ExportError(f"encoder graph {str(path)!r}: no such file; run the export")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library raises several types of its own
+            raise ExportError(f"encoder graph {str(path)!r}: {error}") from None
+        self._chunk_tokens = chunk_tokens
+        self.inputs = tuple(one.name for one in self._session.get_inputs())
+
+    def __call__(self, inputs: Mapping[str, Array]) -> Array:
+        """Encode n rows of one length: float32 ``[n, ...]``."""
+        rows, width = next(iter(inputs.values())).shape
+        step = max(1, self._chunk_tokens // width)
+        chunks = [
+            self._session.run(None, {name: array[start : start + step] for name, array in inputs.items()})[0]
+            for start in range(0, rows, step)
+        ]
+        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+    def together(self, requests: Sequence[Mapping[str, Array]]) -> list[Array]:
+        """Encode the rows of several requests; those of equal length go through in one batch.
+
+        Returns:
+            The output of each request, in order.
+        """
+        outputs: list[Array] = [np.empty(0)] * len(requests)
+        widths = [next(iter(inputs.values())).shape[1] for inputs in requests]
+        for width in sorted(set(widths)):
+            places = [place for place, other in enumerate(widths) if other == width]
+            batch = {name: np.concatenate([requests[place][name] for place in places]) for name in self.inputs}
+            sizes = [len(requests[place][self.inputs[0]]) for place in places]
+            parts = np.split(self(batch), np.cumsum(sizes)[:-1])
+            for place, part in zip(places, parts, strict=True):
+                outputs[place] = part
+        return outputs
+
+
+class EncoderModel:
+    """``query_encoder`` and ``node_encoder`` of the embedded profile; parameters ``threads`` and ``chunk_tokens``."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Called by the server when it loads the model."""
+        prepare_process()
+        setting = Setting.from_args(args)
+        self._stage = setting.folder.name
+        (self._output,) = setting.outputs
+        self._encoder = OnnxEncoder(
+            setting.folder / setting.version / GRAPH_FILE,
+            threads=int(setting.parameters["threads"]),
+            chunk_tokens=int(setting.parameters["chunk_tokens"]),
+        )
+        self._metrics = Metrics(self._stage)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Called by the server with the requests that its batcher put together; one response a request."""
+        tally = Tally()
+        with tally.timed():
+            responses = self._responses(requests, tally)
+        self._metrics.flush(tally)
+        return responses
+
+    def _responses(self, requests: list[Any], tally: Tally) -> list[Any]:
+        responses: list[Any] = [None] * len(requests)
+        good: dict[int, dict[str, Array]] = {}
+        for place, request in enumerate(requests):
+            try:
+                good[place] = self._read(request)
+            except Exception as error:  # one bad request must not fail those beside it
+                responses[place] = self._failure(error, tally)
+        try:
+            outputs = self._encoder.together(list(good.values())) if good else []
+        except Exception as error:  # all of them went through one call
+            for place in good:
+                responses[place] = self._failure(error, tally)
+            return responses
+        for place, output in zip(good, outputs, strict=True):
+            responses[place] = tensors.response({self._output: output})
+        return responses
+
+    def _read(self, request: Any) -> dict[str, Array]:
+        inputs = {name: tensors.read(request, name) for name in self._encoder.inputs}
+        shapes = {array.shape for array in inputs.values()}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+            raise InvalidRequest(f"inputs {', '.join(inputs)}: must have one shape [rows, tokens], not {shapes}")
+        return inputs
+
+    def _failure(self, error: Exception, tally: Tally) -> Any:
+        tally.add("canopy_errors_total", code=code_of(error))
+        return tensors.failure(to_triton(error, self._stage))

@@ -1,0 +1,63 @@
+"""``hierarchy``: the first step of ``compress``, from query and items to the encoders' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from canopy_backend.errors import InvalidRequest
+from canopy_backend.items import decode_items
+from canopy_backend.limits import Limits
+from canopy_backend.packing import PackedRows
+from canopy_backend.plan import RequestPlan, plan_request
+from canopy_backend.triton.artefacts import load_counter, load_pair
+from canopy_backend.triton.metrics import Tally
+from canopy_backend.triton.model import Model, Setting
+from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
+from canopy_backend.triton.queries import query_rows
+from canopy_backend.triton.tensors import Array, string_list
+
+
+class HierarchyModel(Model):
+    """``QUERY``, ``ITEMS`` to ``QUERY_IDS``, ``QUERY_MASK``, the node rows and ``PLAN``."""
+
+    stage = "hierarchy"
+    inputs = ("QUERY", "ITEMS")
+    options = COMPRESS_OPTIONS
+
+    def load(self, setting: Setting) -> None:
+        """Load both encoders' tokenizers and the reader's."""
+        self._limits = Limits.from_parameters(setting.parameters)
+        self._query, self._node = load_pair(setting.repository)
+        self._counter = load_counter(setting.repository)
+
+    def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
+        """Plan one request."""
+        queries = string_list(inputs["QUERY"])
+        if len(queries) != 1:
+            raise InvalidRequest(f"QUERY must hold one query, not {len(queries)}")
+        ids, mask = query_rows(queries, self._query.tokenizer, self._limits)
+        items = decode_items(string_list(inputs["ITEMS"]), self._limits)
+        rows, plan = plan_request(
+            items,
+            tokenizer=self._node.tokenizer,
+            counter=self._counter,
+            revision=self._node.manifest.revision,
+            limits=self._limits,
+        )
+        return {"QUERY_IDS": ids, "QUERY_MASK": mask, **row_tensors(rows), "PLAN": plan_tensor(plan)}
+
+
+def row_tensors(rows: PackedRows) -> dict[str, Array]:
+    """Packed rows as the node encoder's three inputs, int64 ``[R,L]``."""
+    return {
+        "NODE_IDS": rows.input_ids,
+        "NODE_SEGMENTS": rows.segment_ids,
+        "NODE_POSITIONS": rows.position_ids,
+    }
+
+
+def plan_tensor(plan: RequestPlan) -> Array:
+    """A plan as uint8 ``[n]``."""
+    return np.frombuffer(plan.to_bytes(), np.uint8)

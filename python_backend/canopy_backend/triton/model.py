@@ -1,0 +1,104 @@
+"""What every adapter has in common: starting, and answering requests one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from canopy_backend.errors import code_of
+from canopy_backend.triton import tensors
+from canopy_backend.triton.backend import prepare_process
+from canopy_backend.triton.errors import to_triton
+from canopy_backend.triton.metrics import Metrics, Tally
+from canopy_backend.triton.options import Options, parse_options
+from canopy_backend.triton.tensors import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a model finds what it needs.
+
+    Attributes:
+        repository: The model repository; exported files lie in the encoders' folders.
+        parameters: The model's own parameters, as text.
+        folder: The model's own folder.
+        version: Version that is being served, the name of a folder inside ``folder``.
+        outputs: Names of the model's outputs.
+    """
+
+    repository: Path
+    parameters: Mapping[str, str]
+    folder: Path
+    version: str
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, str]) -> Setting:
+        """Read what the server hands to ``initialize``."""
+        config = msgspec.json.decode(args["model_config"])
+        folder = Path(args["model_repository"])
+        return cls(
+            repository=folder.parent,
+            parameters={name: value["string_value"] for name, value in config.get("parameters", {}).items()},
+            folder=folder,
+            version=args["model_version"],
+            outputs=tuple(output["name"] for output in config["output"]),
+        )
+
+
+class Model(ABC):
+    """A model without a batch axis: each request is answered by itself, and fails by itself.
+
+    Attributes:
+        stage: Name of the model in messages and metrics.
+        inputs: Names of its inputs.
+        options: Request options that it takes.
+    """
+
+    stage: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]]
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def load(self, setting: Setting) -> None:
+        """Read tokenizers, manifests and limits; called once.
+
+        Raises:
+            CanopyError: Something is missing or does not fit; the server then refuses to start the model.
+        """
+
+    @abstractmethod
+    def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
+        """Answer one request: all outputs of the model.
+
+        Raises:
+            CanopyError: The request is refused.
+        """
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Called by the server when it loads the model."""
+        prepare_process()
+        self.load(Setting.from_args(args))
+        self._metrics = Metrics(self.stage)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Called by the server; one response a request."""
+        tally = Tally()
+        responses = [self._respond(request, tally) for request in requests]
+        self._metrics.flush(tally)
+        return responses
+
+    def _respond(self, request: Any, tally: Tally) -> Any:
+        try:
+            with tally.timed():
+                options = parse_options(request.parameters(), self.options)
+                inputs = {name: tensors.read(request, name) for name in self.inputs}
+                return tensors.response(self.answer(inputs, options, tally))
+        except Exception as error:  # one bad request must not fail those beside it
+            tally.add("canopy_errors_total", code=code_of(error))
+            return tensors.failure(to_triton(error, self.stage))

@@ -1,0 +1,30 @@
+"""``tokenizer``: queries to the query encoder's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from canopy_backend.limits import Limits
+from canopy_backend.triton.artefacts import QUERY_ENCODER, load_encoder
+from canopy_backend.triton.metrics import Tally
+from canopy_backend.triton.model import Model, Setting
+from canopy_backend.triton.options import Options
+from canopy_backend.triton.queries import query_rows
+from canopy_backend.triton.tensors import Array, string_list
+
+
+class TokenizerModel(Model):
+    """``QUERY`` to ``IDS``, ``MASK`` int64 ``[N,L]``."""
+
+    stage = "tokenizer"
+    inputs = ("QUERY",)
+
+    def load(self, setting: Setting) -> None:
+        """Load the query encoder's tokenizer."""
+        self._limits = Limits.from_parameters(setting.parameters)
+        self._tokenizer = load_encoder(setting.repository, QUERY_ENCODER).tokenizer
+
+    def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
+        """Tokenize."""
+        ids, mask = query_rows(string_list(inputs["QUERY"]), self._tokenizer, self._limits)
+        return {"IDS": ids, "MASK": mask}

@@ -1,0 +1,136 @@
+"""Every configuration of the repository: committed as generated, parsed by Triton's own schema, consistent."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import model_config_pb2
+
+from canopy_backend.limits import Limits
+from canopy_export.configs import repository_configs, write_configs
+from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+CONFIGS = repository_configs()
+
+
+def parse(text: str) -> model_config_pb2.ModelConfig:
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def parsed() -> dict[str, model_config_pb2.ModelConfig]:
+    return {name: parse(to_pbtxt(config)) for name, config in CONFIGS.items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_committed_file_is_the_generated_one(name: str) -> None:
+    assert (REPOSITORY / name).read_text(encoding="utf-8") == to_pbtxt(CONFIGS[name])
+
+
+def test_every_committed_file_parses_and_names_its_folder() -> None:
+    files = sorted(REPOSITORY.rglob("*.pbtxt"))
+    assert len(files) >= len(CONFIGS)
+    for file in files:
+        assert parse(file.read_text(encoding="utf-8")).name == file.relative_to(REPOSITORY).parts[0]
+
+
+def as_plain(value: object) -> object:
+    """The typed objects in the shape of protobuf's JSON form, empty fields left out."""
+    if dataclasses.is_dataclass(value):
+        pairs = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
+        return {name: as_plain(inner) for name, inner in pairs if inner or isinstance(inner, bool)}
+    if isinstance(value, dict):
+        return {key: as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        # 64-bit numbers are text in JSON.
+        return [str(inner) if isinstance(inner, int) else as_plain(inner) for inner in value]
+    if isinstance(value, bool | str):
+        return value
+    return getattr(value, "value", None) or (str(value) if isinstance(value, int) else value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nothing_is_lost_on_the_way_through_protobuf(name: str) -> None:
+    message = MessageToDict(parse(to_pbtxt(CONFIGS[name])), preserving_proto_field_name=True)
+    expected = as_plain(CONFIGS[name])
+
+    def numbers_as_text(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: numbers_as_text(inner) for key, inner in value.items() if inner != "REJECT"}
+        if isinstance(value, list):
+            return [numbers_as_text(inner) for inner in value]
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    assert numbers_as_text(message) == numbers_as_text(expected)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_batch_sizes_and_instances_are_written_out(name: str) -> None:
+    text = to_pbtxt(CONFIGS[name])
+    config = parse(text)
+    assert f"\nmax_batch_size: {config.max_batch_size}\n" in text
+    if config.platform == "ensemble":
+        assert not config.instance_group
+    else:
+        assert [group.count for group in config.instance_group] == [1]
+        assert config.instance_group[0].kind != model_config_pb2.ModelInstanceGroup.KIND_AUTO
+
+
+def test_profiles_of_an_encoder_differ_only_in_how_they_run() -> None:
+    for encoder in ("query_encoder", "node_encoder"):
+        profiles = [
+            CONFIGS[f"{encoder}/{file}"] for file in ("config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt")
+        ]
+        assert [(one.platform, one.backend) for one in profiles] == [
+            ("tensorrt_plan", ""), ("onnxruntime_onnx", ""), ("", "python"),
+        ]  # fmt: skip
+        for field in ("input", "output", "max_batch_size", "dynamic_batching", "response_cache"):
+            assert len({repr(getattr(one, field)) for one in profiles}) == 1
+
+
+def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -> None:
+    for ensemble in (config for config in CONFIGS.values() if config.ensemble_scheduling):
+        types = {tensor.name: tensor.data_type for tensor in ensemble.input}
+        read: set[str] = set()
+        for step in ensemble.ensemble_scheduling.step:
+            model = CONFIGS[f"{step.model_name}/config.pbtxt"]
+            assert set(step.input_map) == {tensor.name for tensor in model.input}
+            assert set(step.output_map) == {tensor.name for tensor in model.output}
+            for tensor in model.output:
+                outer = step.output_map[tensor.name]
+                assert outer not in types, f"{outer} is produced twice"
+                types[outer] = tensor.data_type
+        for step in ensemble.ensemble_scheduling.step:
+            model = CONFIGS[f"{step.model_name}/config.pbtxt"]
+            for tensor in model.input:
+                assert types[step.input_map[tensor.name]] == tensor.data_type
+                read.add(step.input_map[tensor.name])
+        outputs = {tensor.name for tensor in ensemble.output}
+        assert outputs <= set(types)
+        assert set(types) - read == outputs, "every tensor is read by a step or goes out"
+
+
+def test_limits_are_published_and_bound_the_encoders() -> None:
+    limits = Limits(max_items=7, max_rows=32)
+    configs = repository_configs(limits=limits)
+    for model in ("hierarchy", "planner", "tokenizer"):
+        parameters = {name: value.string_value for name, value in configs[f"{model}/config.pbtxt"].parameters.items()}
+        assert Limits.from_parameters(parameters) == limits
+    assert parse(to_pbtxt(configs["node_encoder/config.pbtxt"])).max_batch_size == 32
+
+
+def test_writing_again_changes_nothing(tmp_path: Path) -> None:
+    assert len(write_configs(tmp_path)) == len(CONFIGS)
+    assert write_configs(tmp_path) == []
+    assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
+
+
+def test_text_is_quoted() -> None:
+    config = ModelConfig(name='a"b\\c\nü', input=(), output=(), parameters={"k": Parameter('"\\\n')})
+    message = parse(to_pbtxt(config))
+    assert message.name == 'a"b\\c\nü'
+    assert message.parameters["k"].string_value == '"\\\n'
