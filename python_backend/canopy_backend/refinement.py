@@ -82,7 +82,8 @@ def visited_many(
 
     Returns:
         Two bool ``[N]``: the nodes that were scored against their parent (and the roots), and among them those that
-        qualified. A node that qualified and is not kept was split; one that did not qualify was dropped.
+        qualified. A node that qualified and is not kept was split; one that did not was dropped, unless its parent is
+        kept and with it all that is below.
     """
     entered, parent = _entered(parents, offsets, scores, keep_whole)
     visited = entered[parent]
