@@ -6,13 +6,17 @@ and never has to be searched for.
 
 from __future__ import annotations
 
-from canopy_backend.fragments.table import render_table, table_spans
-from canopy_backend.fragments.text import text_spans
-from canopy_backend.fragments.types import Fragments, Unit
-from canopy_backend.fragments.video import render_video, video_spans
-from canopy_backend.items import ImageItem, Item, TableItem, TextItem, VideoItem
+from collections.abc import Callable
 
-__all__ = ["Fragments", "Unit", "fragment", "render"]
+import numpy as np
+
+from canopy_backend.fragments.table import table_renderer, table_spans
+from canopy_backend.fragments.text import text_spans
+from canopy_backend.fragments.types import Fragments, Spans, Unit
+from canopy_backend.fragments.video import Transcript, video_spans
+from canopy_backend.items import ImageItem, Item, TableItem, TextItem
+
+__all__ = ["Fragments", "Spans", "Unit", "fragment", "render", "renderer"]
 
 
 def fragment(item: Item) -> Fragments:
@@ -20,21 +24,42 @@ def fragment(item: Item) -> Fragments:
 
     Returns:
         At least one span. An empty text is ``[0, 0)``, a table without rows is rows ``[0, 0)``.
+
+    Raises:
+        InvalidItem: A clip is longer than spans can say.
     """
     if isinstance(item, TextItem):
         return Fragments("text", text_spans(item.text))
     if isinstance(item, TableItem):
         return Fragments("table", table_spans(len(item.rows)))
-    if isinstance(item, VideoItem):
-        return Fragments("video", video_spans(item.duration_s))
-    return Fragments("image", table_spans(1))
+    if isinstance(item, ImageItem):
+        return Fragments("image", np.array([[0, 1]], np.int32))
+    return Fragments("video", video_spans(item))
+
+
+def renderer(item: Item, fragments: Fragments) -> Callable[[int, int], str]:
+    """A function of ``first`` and ``last`` that does what :func:`render` does, for many runs of one item.
+
+    Args:
+        item: The item.
+        fragments: Its fragments, as :func:`fragment` made them.
+    """
+    if isinstance(item, TextItem):
+        text, edges = item.text, [0, *fragments.spans[:, 1].tolist()]
+        return lambda first, last: text[edges[first] : edges[last]]
+    if isinstance(item, TableItem):
+        return table_renderer(item)
+    if isinstance(item, ImageItem):
+        caption = item.caption
+        return lambda first, last: caption
+    return Transcript(item, len(fragments)).render
 
 
 def render(item: Item, fragments: Fragments, first: int, last: int) -> str:
     """The run of fragments ``[first, last)`` in the item's own words.
 
-    Titles are not part of it (see :mod:`canopy_backend.templates`); a table comes with its header, a video transcript
-    without time stamps, an image as its caption.
+    The title is not part of it (see :mod:`canopy_backend.templates`); a table comes with its header, a video
+    transcript without time stamps, an image as its caption.
 
     Args:
         item: The item.
@@ -42,12 +67,4 @@ def render(item: Item, fragments: Fragments, first: int, last: int) -> str:
         first: First fragment of the run.
         last: One past the last fragment of the run.
     """
-    if isinstance(item, ImageItem):
-        return item.caption
-    start = int(fragments.spans[first, 0])
-    end = int(fragments.spans[last - 1, 1])
-    if isinstance(item, TextItem):
-        return item.text[start:end]
-    if isinstance(item, TableItem):
-        return render_table(item, start, end)
-    return render_video(item, fragments, first, last)
+    return renderer(item, fragments)(first, last)

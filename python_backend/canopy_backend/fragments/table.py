@@ -1,11 +1,20 @@
-"""Rows of a table as fragments, and a run of rows as a Markdown table."""
+"""Rows of a table as fragments, and rows as lines of a Markdown table."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
 from canopy_backend.fragments.types import Spans
 from canopy_backend.items import TableItem
+
+_BREAK: Final = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+
+#: What stands in a cell of the row that shows a gap.
+GAP: Final = "…"
 
 
 def table_spans(n_rows: int) -> Spans:
@@ -17,20 +26,32 @@ def table_spans(n_rows: int) -> Spans:
 
 
 def header_lines(item: TableItem) -> str:
-    """The header rows and the separator line of a table, one row a line."""
+    """The header rows, ``columns`` last, and the separator below them, one row a line."""
     width = len(item.columns)
     rows = [row_line(row, width) for row in (*item.header_rows, item.columns)]
     return "\n".join([*rows, "|" + " --- |" * width])
 
 
-def row_line(row: list[str], width: int) -> str:
-    """One row as a line of Markdown, padded to ``width`` cells."""
-    cells = [" ".join(cell.replace("\\", "\\\\").replace("|", "\\|").split()) for cell in row]
-    cells += [""] * (width - len(cells))
-    return "| " + " | ".join(cells) + " |"
+def row_line(row: Sequence[str], width: int) -> str:
+    """One row as a line of Markdown, padded to ``width`` cells; bars and line breaks in a cell are escaped."""
+    line = " | ".join(row)
+    if line.count("|") >= len(row) or not line.isprintable():
+        line = " | ".join([_BREAK.sub("<br>", cell.strip()).replace("|", "\\|") for cell in row])
+    return f"| {line}{' | ' * (width - len(row))} |" if len(row) < width else f"| {line} |"
 
 
-def render_table(item: TableItem, start: int, end: int) -> str:
-    """The header and the rows ``[start, end)``, one row a line."""
+def gap_line(width: int) -> str:
+    """The row that stands for rows left out."""
+    return row_line([GAP] * width, width)
+
+
+def table_renderer(item: TableItem) -> Callable[[int, int], str]:
+    """A function of two rows that gives the header and the rows ``[start, end)``, one row a line."""
     width = len(item.columns)
-    return "\n".join([header_lines(item), *(row_line(row, width) for row in item.rows[start:end])])
+    header = header_lines(item)
+    rows = item.rows
+
+    def render(start: int, end: int) -> str:
+        return "\n".join([header, *[row_line(row, width) for row in rows[start:end]]])
+
+    return render

@@ -1,0 +1,282 @@
+"""Evidence: what is kept of one item, in the item's own words, and the wire form of it.
+
+Regions are in source order and never nest. Regions that touch are one piece of text; where something was left out
+between two of them the text says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from canopy_backend.errors import InvalidRequest
+from canopy_backend.fragments import Fragments, Unit, renderer
+from canopy_backend.fragments.table import gap_line, header_lines, row_line
+from canopy_backend.fragments.video import Transcript
+from canopy_backend.hierarchy import Hierarchy
+from canopy_backend.items import Item, Modality, TableItem, VideoItem
+
+SpanUnit: TypeAlias = Literal["code_point", "row", "millisecond", "image"]
+Outcome: TypeAlias = Literal["split", "kept", "dropped"]
+
+_UNITS: Final[dict[Unit, SpanUnit]] = {
+    "text": "code_point",
+    "table": "row",
+    "video": "millisecond",
+    "image": "image",
+}
+#: What stands between two regions of a text, and on a line between two regions of a transcript.
+TEXT_GAP: Final = " […] "
+VIDEO_GAP: Final = "[…]"
+#: Digits of a score on the wire: more than a float16 vector can tell apart.
+_DIGITS: Final = 6
+
+Run: TypeAlias = tuple[int, int]
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One kept run of fragments.
+
+    Attributes:
+        first: First fragment.
+        last: One past the last fragment.
+        depth: Depth of the node, 0 for the whole item.
+        start: Where the region starts in the item, in the evidence's ``unit``.
+        end: Where it ends, half-open.
+        score: Cosine of the query and the node.
+        text: The region in the item's own words; a table's with its header.
+    """
+
+    first: int
+    last: int
+    depth: int
+    start: int
+    end: int
+    score: float
+    text: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one item.
+
+    Attributes:
+        item_id: The item's id.
+        modality: ``text``, ``table``, ``video`` or ``image``.
+        title: The item's title.
+        text: The regions joined, gaps marked; the item's content as it was where everything is kept.
+        regions: The kept regions in source order, at least one.
+        unit: What ``start`` and ``end`` count.
+        fragments: Fragments of the item.
+        kept_fragments: Fragments inside the regions.
+        tokens_in: Reader tokens of the item, its title and header included.
+        tokens_kept: Reader tokens of the kept fragments, title and header included.
+        whole: Whether every fragment is kept.
+        truncated: Whether text of the item did not reach the encoder.
+    """
+
+    item_id: str
+    modality: Modality
+    title: str
+    text: str
+    regions: list[Region]
+    unit: SpanUnit
+    fragments: int
+    kept_fragments: int
+    tokens_in: int
+    tokens_kept: int
+    whole: bool
+    truncated: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What became of one visited node: ``split`` into better children, ``kept`` whole, or ``dropped``."""
+
+    node: int
+    parent: int
+    first: int
+    last: int
+    depth: int
+    score: float
+    outcome: Outcome
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """Every node of one item that the refinement visited, in breadth-first order."""
+
+    nodes: list[Decision]
+
+
+_encoder = msgspec.json.Encoder()
+_evidence_decoder = msgspec.json.Decoder(Evidence)
+
+
+def assemble(
+    item: Item,
+    fragments: Fragments,
+    hierarchy: Hierarchy,
+    kept: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float32],
+    tokens: npt.NDArray[np.int32],
+    truncated: bool = False,
+) -> Evidence:
+    """The evidence of one item.
+
+    Args:
+        item: The item.
+        fragments: Its fragments.
+        hierarchy: The nodes over them.
+        kept: int32 ``[K]``, kept nodes in source order, K at least 1, none above another.
+        scores: float32 ``[N]``, cosine of the query and each node.
+        tokens: int32 ``[F + 1]``, reader tokens of each fragment, then of what stands in front of every region.
+        truncated: Whether text of the item did not reach the encoder.
+    """
+    first, last = hierarchy.first[kept].tolist(), hierarchy.last[kept].tolist()
+    starts, ends = fragments.spans[:, 0], fragments.spans[:, 1]
+    runs: list[Run] = list(zip(first, last, strict=True))
+    total = len(fragments)
+    count = sum(end - start for start, end in runs)
+    render = renderer(item, fragments)
+    regions = [
+        Region(run[0], run[1], depth, int(starts[run[0]]), int(ends[run[1] - 1]), round(score, _DIGITS), render(*run))
+        for run, depth, score in zip(runs, hierarchy.depth[kept].tolist(), scores[kept].tolist(), strict=True)
+    ]
+    whole = count == total
+    pieces = _joined(runs)
+    if len(pieces) == len(regions) == 1:
+        text = regions[0].text
+    else:
+        text = _text(item, fragments, pieces)
+    return Evidence(
+        item_id=item.id,
+        modality=item.modality,
+        title=item.title,
+        text=text,
+        regions=regions,
+        unit=_UNITS[fragments.unit],
+        fragments=total,
+        kept_fragments=count,
+        tokens_in=int(tokens.sum()),
+        tokens_kept=int(tokens[-1]) + sum(int(tokens[start:end].sum()) for start, end in pieces),
+        whole=whole,
+        truncated=truncated,
+    )
+
+
+def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.NDArray[np.int32]) -> Trace:
+    """Every node that was looked at on the way to the kept ones.
+
+    Args:
+        hierarchy: The item's nodes.
+        scores: float32 ``[N]``.
+        kept: int32 ``[K]``, kept nodes, none above another.
+    """
+    split = np.zeros(hierarchy.size, np.bool_)
+    above = np.unique(hierarchy.parent[kept])
+    while len(above) and above[-1] >= 0:
+        above = above[above >= 0]
+        split[above] = True
+        above = np.unique(hierarchy.parent[above])
+    outcome = np.full(hierarchy.size, 2, np.int8)
+    outcome[split] = 0
+    outcome[kept] = 1
+    visited = np.zeros(hierarchy.size, np.bool_)
+    visited[0] = True
+    visited[1:] = split[hierarchy.parent[1:]]
+    nodes = np.flatnonzero(visited)
+    names: tuple[Outcome, ...] = ("split", "kept", "dropped")
+    columns = (hierarchy.parent, hierarchy.first, hierarchy.last, hierarchy.depth)
+    return Trace(
+        [
+            Decision(node, *place, round(score, _DIGITS), names[result])
+            for node, place, score, result in zip(
+                nodes.tolist(),
+                np.stack(columns, axis=1)[nodes].tolist(),
+                scores[nodes].tolist(),
+                outcome[nodes].tolist(),
+                strict=True,
+            )
+        ]
+    )
+
+
+def encode_evidence(evidence: Evidence) -> bytes:
+    """The evidence as one JSON object, UTF-8."""
+    return _encoder.encode(evidence)
+
+
+def encode_trace(trace: Trace) -> bytes:
+    """The trace as one JSON object, UTF-8."""
+    return _encoder.encode(trace)
+
+
+def decode_evidence(payload: bytes) -> Evidence:
+    """Parse evidence.
+
+    Raises:
+        InvalidRequest: It is not the JSON of an evidence.
+    """
+    try:
+        return _evidence_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"not an evidence: {error}") from None
+
+
+def evidence_schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of one evidence."""
+    (schema,), components = msgspec.json.schema_components([Evidence], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "CANOPY evidence",
+        **schema,
+        "$defs": components,
+    }
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Runs in source order, those that touch made one."""
+    pieces: list[Run] = []
+    for first, last in runs:
+        if pieces and pieces[-1][1] == first:
+            pieces[-1] = (pieces[-1][0], last)
+        else:
+            pieces.append((first, last))
+    return pieces
+
+
+def _text(item: Item, fragments: Fragments, pieces: list[Run]) -> str:
+    """The pieces of one item, gaps between them shown."""
+    if isinstance(item, TableItem):
+        return _table_text(item, pieces)
+    if isinstance(item, VideoItem):
+        return _video_text(item, len(fragments), pieces)
+    render = renderer(item, fragments)
+    *before, final = [render(*piece) for piece in pieces]
+    return "".join([*(text.rstrip() + TEXT_GAP for text in before), final])
+
+
+def _table_text(item: TableItem, pieces: list[Run]) -> str:
+    """One table with one header."""
+    width = len(item.columns)
+    lines = [header_lines(item)]
+    for place, (first, last) in enumerate(pieces):
+        if place:
+            lines.append(gap_line(width))
+        lines += [row_line(row, width) for row in item.rows[first:last]]
+    return "\n".join(lines)
+
+
+def _video_text(item: VideoItem, n_segments: int, pieces: list[Run]) -> str:
+    """One transcript; a cue that reaches from one piece into another stands in the first."""
+    transcript = Transcript(item, n_segments)
+    lines: list[str] = []
+    seen = -1
+    for first, last in pieces:
+        cues = [cue for cue in transcript.lines(first, last) if cue > seen]
+        if cues and lines:
+            lines.append(VIDEO_GAP)
+        lines += [transcript.texts[cue] for cue in cues]
+        seen = max([seen, *cues])
+    return "\n".join(lines)
