@@ -14,7 +14,9 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -29,6 +31,7 @@ from canopy_backend.items import ImageItem, Item, TableItem, TextItem, VideoItem
 MAGIC: Final = b"CNPYTREE"
 VERSION: Final = 1
 _FLOAT16: Final = 1
+_INFINITY: Final = 0x7C00
 
 #: Units by their code in blobs and plans; append only.
 UNITS: Final[tuple[Unit, ...]] = ("text", "table", "video", "image")
@@ -85,14 +88,17 @@ def encode_tree(tree: Tree) -> bytes:
     """The blob of a tree.
 
     Raises:
-        ValueError: The tree's arrays do not belong together.
+        ValueError: The tree's arrays do not belong together, or its hierarchy is not the balanced one.
     """
     hierarchy, vectors = tree.hierarchy, tree.vectors
     n_fragments, n_nodes = len(tree.fragments), hierarchy.size
     shapes = (n_nodes, n_fragments + 1, 16, 8, 16)
     found = (len(vectors), len(tree.tokens), len(tree.revision), len(tree.reader), len(tree.content))
-    if shapes != found or hierarchy.n_fragments != n_fragments:
+    if shapes != found:
         raise ValueError(f"a tree of {n_fragments} fragments and {n_nodes} nodes has parts of sizes {found}")
+    table = _table_bytes(hierarchy)
+    if table != _node_table(n_fragments, hierarchy.branching):
+        raise ValueError(f"a tree of {n_fragments} fragments needs the balanced hierarchy over them")
     header = _HEADER.pack(
         MAGIC,
         VERSION,
@@ -109,7 +115,7 @@ def encode_tree(tree: Tree) -> bytes:
     body = b"".join(
         (
             tree.fragments.spans.astype("<i4", copy=False).tobytes(),
-            _node_table(hierarchy).tobytes(),
+            table,
             tree.tokens.astype("<i4", copy=False).tobytes(),
             vectors.astype("<f2", copy=False).tobytes(),
         )
@@ -150,36 +156,33 @@ def decode_tree(blob: bytes, *, item: Item, revision: str) -> Tree:
         raise _bad(item, "made for other content than the item's")
     if branching < 2 or not dimension or not n_fragments or n_nodes >= 2 * n_fragments or unit >= len(UNITS):
         raise _bad(item, "its header holds values that no tree has")
-    ends = np.cumsum((_BODY, *sizes))
-    spans = np.frombuffer(blob, "<i4", 2 * n_fragments, int(ends[0])).reshape(n_fragments, 2)
-    table = np.frombuffer(blob, "<i4", 4 * n_nodes, int(ends[1])).reshape(4, n_nodes)
-    tokens = np.frombuffer(blob, "<i4", n_fragments + 1, int(ends[2]))
-    vectors = np.frombuffer(blob, "<f2", n_nodes * dimension, int(ends[3])).reshape(n_nodes, dimension)
-    fragments = Fragments(UNITS[unit], spans)
-    hierarchy = balanced(n_fragments, branching)
-    _check(item, fragments, hierarchy, table, tokens, vectors)
-    return Tree(revision, content, fragments, hierarchy, vectors, tokens, reader)
+    if UNITS[unit] != item.modality:
+        raise _bad(item, f"made for modality {UNITS[unit]!r}")
+    after_spans, after_nodes, after_tokens, _ = tuple(accumulate(sizes, initial=_BODY))[1:]
+    spans = np.frombuffer(blob, "<i4", 2 * n_fragments, _BODY).reshape(n_fragments, 2)
+    tokens = np.frombuffer(blob, "<i4", n_fragments + 1, after_nodes)
+    vectors = np.frombuffer(blob, "<f2", n_nodes * dimension, after_tokens).reshape(n_nodes, dimension)
+    if blob[after_spans:after_nodes] != _node_table(n_fragments, branching):
+        raise _bad(item, "its nodes are not the balanced hierarchy over its fragments")
+    _check(item, spans, tokens, vectors)
+    return Tree(
+        revision, content, Fragments(UNITS[unit], spans), balanced(n_fragments, branching), vectors, tokens, reader
+    )
 
 
 def _check(
     item: Item,
-    fragments: Fragments,
-    hierarchy: Hierarchy,
-    table: npt.NDArray[np.int32],
+    spans: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int32],
     vectors: npt.NDArray[np.float16],
 ) -> None:
     """Refuse arrays that are whole but say something that cannot be."""
-    spans = fragments.spans
-    if fragments.unit != item.modality:
-        raise _bad(item, f"made for modality {fragments.unit!r}")
-    if hierarchy.size != table.shape[1] or not np.array_equal(_node_table(hierarchy), table):
-        raise _bad(item, "its nodes are not the balanced hierarchy over its fragments")
     if spans[0, 0] != 0 or spans[-1, 1] != _extent(item) or (spans[1:, 0] != spans[:-1, 1]).any():
         raise _bad(item, "its fragments do not cover the item")
     if (spans[:, 0] > spans[:, 1]).any() or (tokens < 0).any():
         raise _bad(item, "it holds a negative length")
-    if not np.isfinite(vectors).all():
+    # Without its sign, a float16 is finite when its bits are below those of infinity.
+    if (vectors.view(np.uint16) & 0x7FFF).max() >= _INFINITY:
         raise _bad(item, "its vectors are not finite")
 
 
@@ -194,9 +197,15 @@ def _extent(item: Item) -> int:
     return max(1, round(item.duration_s * 1000))
 
 
-def _node_table(hierarchy: Hierarchy) -> npt.NDArray[np.int32]:
-    """The hierarchy as the blob's node table, int32 ``[4, N]``."""
-    return np.stack([hierarchy.parent, hierarchy.first, hierarchy.last, hierarchy.depth]).astype("<i4", copy=False)
+@lru_cache(maxsize=256)
+def _node_table(n_fragments: int, branching: int) -> bytes:
+    """The node table of the balanced hierarchy."""
+    return _table_bytes(balanced(n_fragments, branching))
+
+
+def _table_bytes(hierarchy: Hierarchy) -> bytes:
+    table = np.stack([hierarchy.parent, hierarchy.first, hierarchy.last, hierarchy.depth])
+    return table.astype("<i4", copy=False).tobytes()
 
 
 def _bad(item: Item, reason: str) -> InvalidItem:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from canopy_backend.errors import EncoderMismatch, InvalidItem
 from canopy_backend.fragments import Fragments
-from canopy_backend.hierarchy import balanced
+from canopy_backend.hierarchy import Hierarchy, balanced
 from canopy_backend.items import Cue, ImageItem, TableItem, TextItem, VideoItem
 from canopy_backend.tree import Tree, content_hash, decode_tree, encode_tree
 
@@ -200,7 +200,15 @@ def test_a_tree_of_other_content_is_refused():
 
 def test_arrays_that_do_not_belong_together_are_not_written():
     _, tree = tree_of()
-    for change in ({"tokens": tree.tokens[1:]}, {"vectors": tree.vectors[1:]}, {"hierarchy": balanced(4)}):
+    last = np.array([3, 1, 3, 2, 3], np.int32)
+    first = np.array([0, 0, 1, 1, 2], np.int32)
+    skewed = Hierarchy(np.array([-1, 0, 0, 2, 2], np.int32), first, last, np.array([0, 1, 1, 2, 2], np.int32))
+    for change in (
+        {"tokens": tree.tokens[1:]},
+        {"vectors": tree.vectors[1:]},
+        {"hierarchy": balanced(4)},
+        {"hierarchy": skewed},
+    ):
         parts = {name: getattr(tree, name) for name in Tree.__slots__}
         with pytest.raises(ValueError, match="a tree of"):
             encode_tree(Tree(**{**parts, **change}))
