@@ -75,6 +75,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         tokens_kept: Reader tokens of the kept fragments, title and header included.
         whole: Whether every fragment is kept.
         truncated: Whether text of the item did not reach the encoder.
+        trace: Every visited node, where it was asked for; the wire carries it beside the evidence, in ``TRACE``.
     """
 
     item_id: str
@@ -89,6 +90,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     tokens_kept: int
     whole: bool
     truncated: bool = False
+    trace: Trace | msgspec.UnsetType = msgspec.UNSET
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -1,0 +1,107 @@
+"""What a question's run leaves: its answer, evidence, rounds and costs. All of it is JSON through msgspec."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from canopy_backend.evidence import Evidence
+from canopy_client.critic import Verdict
+
+Stop = Literal[
+    "sufficient",  # the critic was satisfied
+    "max_rounds",  # the last round was searched
+    "no_items",  # nothing was retrieved at all
+    "no_new_item",  # a later round found only what was there
+    "repeated_query",  # the critic asked for what was already searched
+    "empty_query",  # the critic named no further query
+    "critic_failed",  # two unusable answers
+    "deadline",  # time for searching was up
+]
+
+
+class HitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One retrieved item of a round.
+
+    Attributes:
+        item_id: The item.
+        modality: Its kind.
+        title: Its title.
+        score: Cosine of item and query.
+        new: Whether no earlier round had it.
+    """
+
+    item_id: str
+    modality: str
+    title: str
+    score: float
+    new: bool
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """One round of the loop.
+
+    Attributes:
+        number: From 1.
+        query: What was searched.
+        corpora: Where, by the router; empty when it did not run.
+        hits: What was found, best first.
+        verdict: The critic's; ``None`` when it was not asked, or failed.
+        seconds: Time by stage: ``retrieve``, ``classify``, ``compress``, ``critic``, ``route``.
+    """
+
+    number: int
+    query: str
+    corpora: list[str] = msgspec.field(default_factory=list)
+    hits: list[HitRecord] = msgspec.field(default_factory=list)
+    verdict: Verdict | None = None
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Cited(msgspec.Struct, kw_only=True):
+    """Evidence under the number that the answer cites it by.
+
+    Attributes:
+        number: As in ``[1]``.
+        round: The round that found it.
+        regions_shown: How many of its regions, from the first, the reader saw; fewer than all when over its budget.
+        cited: Whether the answer names the number.
+        evidence: The evidence.
+    """
+
+    number: int
+    round: int
+    regions_shown: int
+    cited: bool = False
+    evidence: Evidence
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """The result of one question.
+
+    Attributes:
+        question: As asked.
+        text: The reader's answer. When the deadline left no time for it: the critic's last, or empty.
+        stop: Why the loop ended.
+        evidence: In retrieval order, numbered from 1.
+        rounds: What happened.
+        llm_calls: Calls by role: ``critic``, ``classifier``, ``router``, ``reader``.
+        tables_whole: Whether tables were kept whole; ``None`` when no table was met.
+        tokens_before: Reader tokens of all retrieved items.
+        tokens_after: Reader tokens of the evidence that the reader saw.
+        seconds: Time in all.
+        reader_seconds: Time of the reader's call.
+    """
+
+    question: str
+    text: str
+    stop: Stop
+    evidence: list[Cited]
+    rounds: list[Round]
+    llm_calls: dict[str, int]
+    tables_whole: bool | None
+    tokens_before: int
+    tokens_after: int
+    seconds: float
+    reader_seconds: float

@@ -1,0 +1,124 @@
+"""Evidence as the critic and the reader see it: numbered, in retrieval order, within a token budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from canopy_backend.evidence import Evidence, Region
+from canopy_client.answer import Cited
+from canopy_client.prompts import neutral
+
+#: Tokens of each text by the reader's tokenizer.
+Count = Callable[[Sequence[str]], Sequence[int]]
+
+#: Evidence tokens that one prompt may hold, as in the method's experiments.
+BUDGET_TOKENS: Final = 16_000
+
+#: Where kept text of one item is not contiguous.
+GAP: Final = "[…]"
+
+_CITATION = re.compile(r"\[(\d{1,4})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Evidence ready for a prompt.
+
+    Attributes:
+        text: The numbered evidence; empty for none.
+        shown: Regions of each evidence that are in it, from the first on; 0 for those that had to go.
+        tokens: Its length in reader tokens, without the marks around each item where nothing had to go.
+    """
+
+    text: str
+    shown: tuple[int, ...]
+    tokens: int
+
+    def cited(self, evidence: Sequence[Evidence], rounds: Sequence[int], answer: str) -> list[Cited]:
+        """All evidence under its numbers, with what the answer names of it."""
+        named = {int(number) for number in _CITATION.findall(answer)}
+        return [
+            Cited(number=number, round=found, regions_shown=shown, cited=shown > 0 and number in named, evidence=one)
+            for number, (one, found, shown) in enumerate(zip(evidence, rounds, self.shown, strict=True), start=1)
+        ]
+
+
+class Assembler:
+    """Numbers evidence and cuts it to the reader's budget.
+
+    Over the budget the latest retrieved goes first, and within an item its last region: whole regions, by place and
+    never by score, as in the method.
+
+    Args:
+        budget_tokens: Most reader tokens of evidence.
+        count: Counts tokens; an estimate from the server's own counts where not given.
+    """
+
+    def __init__(self, budget_tokens: int = BUDGET_TOKENS, count: Count | None = None) -> None:
+        self._budget = budget_tokens
+        self._count = count
+
+    def assemble(self, evidence: Sequence[Evidence]) -> Prompt:
+        """The prompt's evidence.
+
+        Args:
+            evidence: In retrieval order, all rounds.
+        """
+        parts = [render(number, one) for number, one in enumerate(evidence, start=1)]
+        costs = self._costs(parts, evidence)
+        shown = [len(one.regions) for one in evidence]
+        total = 0
+        for place, cost in enumerate(costs):
+            if total + cost > self._budget:
+                parts[place], shown[place], last = self._shortened(place + 1, evidence[place], self._budget - total)
+                shown[place + 1 :] = [0] * (len(shown) - place - 1)
+                del parts[place + (shown[place] > 0) :]
+                return Prompt("\n".join(parts), tuple(shown), total + last)
+            total += cost
+        return Prompt("\n".join(parts), tuple(shown), total)
+
+    def _shortened(self, number: int, one: Evidence, room: int) -> tuple[str, int, int]:
+        """The longest run of an item's first regions that fits: its text, how many regions, its tokens."""
+        texts = [render(number, one, kept) for kept in range(1, len(one.regions))]
+        costs = self._costs(texts, [one] * len(texts))
+        fitting = [kept for kept, cost in enumerate(costs, start=1) if cost <= room]
+        if not fitting:
+            return "", 0, 0
+        kept = fitting[-1]
+        return texts[kept - 1], kept, costs[kept - 1]
+
+    def _costs(self, texts: Sequence[str], evidence: Sequence[Evidence]) -> list[int]:
+        if self._count is not None:
+            return [int(cost) for cost in self._count(texts)] if texts else []
+        # The server counted the whole evidence; what stands here, in proportion to its characters.
+        return [
+            round(one.tokens_kept * max(1, len(text)) / max(1, len(one.text)))
+            for text, one in zip(texts, evidence, strict=True)
+        ]
+
+
+def render(number: int, one: Evidence, regions: int | None = None) -> str:
+    """One evidence as the prompt shows it.
+
+    Args:
+        number: What it is cited by.
+        one: The evidence.
+        regions: Show only so many of its regions, from the first; ``None`` for all.
+    """
+    whole = regions is None or regions >= len(one.regions)
+    text = one.text if whole else _joined(one.regions[:regions])
+    title = f"{neutral(one.title)}\n" if one.title else ""
+    return f'<item number="{number}" kind="{one.modality}">\n{title}{neutral(text)}\n</item>'
+
+
+def _joined(regions: Sequence[Region]) -> str:
+    """Regions in source order, each gap marked; the last gap stands for what had to go."""
+    parts: list[str] = []
+    for place, region in enumerate(regions):
+        if place and region.first > regions[place - 1].last:
+            parts.append(GAP)
+        parts.append(region.text)
+    return "\n".join([*parts, GAP])

@@ -1,0 +1,140 @@
+"""A language model behind an OpenAI-compatible endpoint, for a vLLM that stands elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, ServerUnavailable
+from canopy_client.deadline import Deadline
+from canopy_client.llm.base import Completion, Message
+from canopy_client.retry import RetryPolicy
+
+#: What HTTP says when the request was not taken and may be sent again.
+_STATUS_ERRORS: Final[dict[int, type[CanopyError]]] = {
+    408: DeadlineExceeded,
+    429: Overloaded,
+    502: ServerUnavailable,
+    503: ServerUnavailable,
+    504: DeadlineExceeded,
+}
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Reply(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+_reply = msgspec.json.Decoder(_Reply)
+
+
+class OpenAILanguageModel:
+    """Client of ``POST {url}/chat/completions``.
+
+    Args:
+        url: Base address with its version, for instance ``http://localhost:8000/v1``.
+        model: The model's name there.
+        api_key: Sent as a bearer token; never shown.
+        retry: How often a request is sent again of which nothing was received.
+        transport: An httpx transport to use instead of sockets.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: str = "",
+        retry: RetryPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._model = model
+        self._retry = retry or RetryPolicy()
+        headers = {"Content-Type": "application/json"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        self._client = httpx.AsyncClient(headers=headers, transport=transport, timeout=None)  # noqa: S113 - set a call
+
+    @property
+    def name(self) -> str:
+        """Model and address."""
+        return f"{self._model}@{self._url}"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        schema: Mapping[str, Any] | None = None,
+        deadline: Deadline,
+    ) -> Completion:
+        """Answer a chat; see :class:`canopy_client.llm.base.LanguageModel`."""
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+        }
+        if schema is not None:
+            form = {"name": "reply", "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+        payload = msgspec.json.encode(body)
+
+        async def attempt() -> Completion:
+            return await self._attempt(payload, deadline)
+
+        return await self._retry.run_async(attempt, deadline)
+
+    async def _attempt(self, payload: bytes, deadline: Deadline) -> Completion:
+        timeout = deadline.timeout_s("language model")
+        try:
+            response = await self._client.post(f"{self._url}/chat/completions", content=payload, timeout=timeout)
+        except httpx.ConnectError as error:
+            raise ServerUnavailable(f"language model {self.name}: {error}") from None
+        except httpx.TimeoutException:
+            raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            # Part of the answer may have been received: not sent again.
+            raise CriticError(f"language model {self.name}: {error}") from None
+        if response.status_code != httpx.codes.OK:
+            kind = _STATUS_ERRORS.get(response.status_code, CriticError)
+            raise kind(f"language model {self.name}: HTTP {response.status_code}: {response.text:.300}")
+        return _completion(response.content, self.name)
+
+
+def _completion(content: bytes, name: str) -> Completion:
+    try:
+        reply = _reply.decode(content)
+    except msgspec.MsgspecError as error:
+        raise CriticError(f"language model {name}: not a chat completion: {error}") from None
+    if not reply.choices:
+        raise CriticError(f"language model {name}: a chat completion without choices")
+    choice, usage = reply.choices[0], reply.usage or _Usage()
+    return Completion(
+        text=choice.message.content or "",
+        finish_reason=choice.finish_reason or "",
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+    )

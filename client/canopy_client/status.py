@@ -1,0 +1,104 @@
+"""What a gRPC status means: the project's error for each code and message, read off the one table in ``errors``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from canopy_backend.errors import (
+    CODES,
+    CanopyError,
+    DeadlineExceeded,
+    EncoderFailure,
+    EncoderMismatch,
+    InvalidItem,
+    LimitExceeded,
+    Overloaded,
+)
+
+_ENSEMBLE = re.compile(r"^in ensemble '[^']*', ")
+_LIMIT = re.compile(r"(?s)(?P<what>.*): (?P<actual>\d+) is over the limit (?P<name>\w+)=(?P<limit>\d+)\Z")
+# gRPC itself refuses a message that is too long, on either side, with its size and the limit.
+_MESSAGE_SIZE = re.compile(r"message larger than max \((?P<actual>\d+) vs\. (?P<limit>\d+)\)")
+_ITEM = re.compile(
+    r"(?s)item (?P<index>\d+)(?: \((?P<quote>['\"])(?P<item_id>.*?)(?P=quote)?\))?(?:, field '(?P<field>[^']*)')?: "
+    r"(?P<reason>.*)"
+)
+_MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
+_PLACE = re.compile(r"(?<=\bitem )\d+")
+
+
+def _classes_by_code() -> Mapping[str, type[CanopyError]]:
+    """The most general class of each code: the first in the table, and the base class for INTERNAL."""
+    classes: dict[str, type[CanopyError]] = {}
+    for kind, code in CODES.items():
+        classes.setdefault(code, kind)
+    classes[CODES[CanopyError]] = CanopyError
+    return MappingProxyType(classes)
+
+
+CLASSES: Final = _classes_by_code()
+
+
+def error_from_status(code: str, message: str) -> CanopyError:
+    """The error that a status stands for.
+
+    Args:
+        code: Name of the gRPC status code, for instance ``"INVALID_ARGUMENT"``.
+        message: The status message; sizes, limits and places of items are read back from it.
+
+    Returns:
+        An instance of the class that the server raised, as far as code and message tell; :class:`CanopyError` for
+        codes that the project does not use.
+    """
+    message = _ENSEMBLE.sub("", message or "no message")
+    if size := _MESSAGE_SIZE.search(message):
+        return LimitExceeded(
+            "message bytes", actual=int(size["actual"]), limit=int(size["limit"]), name="message_bytes"
+        )
+    if code == "CANCELLED":
+        # The server says so of work that it gave up because its time had passed.
+        return DeadlineExceeded(message)
+    kind = CLASSES.get(code)
+    if kind is None:
+        return CanopyError(f"{code}: {message}")
+    if code == "INVALID_ARGUMENT":
+        return _invalid(message)
+    if code == "UNAVAILABLE":
+        # Triton has one code for three reasons.
+        lowered = message.lower()
+        if "maximum queue size" in lowered:
+            return Overloaded(message)
+        if "timeout expired" in lowered:
+            return DeadlineExceeded(message)
+    if code == "INTERNAL" and "not finite" in message:
+        return EncoderFailure(message)
+    return kind(message)
+
+
+def _invalid(message: str) -> CanopyError:
+    if limit := _LIMIT.search(message):
+        return LimitExceeded(limit["what"], actual=int(limit["actual"]), limit=int(limit["limit"]), name=limit["name"])
+    if _MISMATCH.search(message):
+        return EncoderMismatch(message)
+    if item := _ITEM.search(message):
+        return InvalidItem(
+            item["reason"], index=int(item["index"]), item_id=item["item_id"] or None, field=item["field"]
+        )
+    return CLASSES["INVALID_ARGUMENT"](message)
+
+
+def shifted(error: CanopyError, by: int) -> CanopyError:
+    """The same error for a request that was cut out of a larger call: its item's index counts the whole call."""
+    if isinstance(error, InvalidItem):
+        return error if error.index is None else error.at(error.index + by)
+
+    def shift(text: str) -> str:
+        return _PLACE.sub(lambda place: str(int(place[0]) + by), text, count=1)
+
+    if isinstance(error, LimitExceeded):
+        what = str(error).rpartition(f": {error.actual} is over")[0]
+        return LimitExceeded(shift(what), actual=error.actual, limit=error.limit, name=error.name)
+    return type(error)(shift(str(error)))
