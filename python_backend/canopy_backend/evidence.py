@@ -147,10 +147,7 @@ def assemble(
     ]
     whole = count == total
     pieces = _joined(runs)
-    if len(pieces) == len(regions) == 1:
-        text = regions[0].text
-    else:
-        text = _text(item, fragments, pieces)
+    text = regions[0].text if len(pieces) == len(regions) == 1 else _text(item, fragments, pieces)
     return Evidence(
         item_id=item.id,
         modality=item.modality,
@@ -189,17 +186,20 @@ def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.N
     visited[1:] = split[hierarchy.parent[1:]]
     nodes = np.flatnonzero(visited)
     names: tuple[Outcome, ...] = ("split", "kept", "dropped")
-    columns = (hierarchy.parent, hierarchy.first, hierarchy.last, hierarchy.depth)
+    rows = zip(
+        nodes.tolist(),
+        hierarchy.parent[nodes].tolist(),
+        hierarchy.first[nodes].tolist(),
+        hierarchy.last[nodes].tolist(),
+        hierarchy.depth[nodes].tolist(),
+        scores[nodes].tolist(),
+        outcome[nodes].tolist(),
+        strict=True,
+    )
     return Trace(
         [
-            Decision(node, *place, round(score, _DIGITS), names[result])
-            for node, place, score, result in zip(
-                nodes.tolist(),
-                np.stack(columns, axis=1)[nodes].tolist(),
-                scores[nodes].tolist(),
-                outcome[nodes].tolist(),
-                strict=True,
-            )
+            Decision(node, parent, first, last, depth, round(score, _DIGITS), names[result])
+            for node, parent, first, last, depth, score, result in rows
         ]
     )
 

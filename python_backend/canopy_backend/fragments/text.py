@@ -35,13 +35,12 @@ _WIDE_QUOTE: Final = re.compile(rf"「[^「」]{{0,{_QUOTE_LIMIT}}}」|『[^『�
 _LAST_WORD: Final = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.)*[^\W\d_]+)\.\s*\Z")
 _CLOSERS: Final = frozenset("」』】》〉）］｝”’»›)]}")
 _ZERO_WIDTH_JOINER: Final = "\u200d"
-#: Abbreviations in front of a number, which the splitter's own list lacks.
-_BEFORE_NUMBER: Final = frozenset(
-    "app approx art c ca ch chap chaps col cols eq eqs est ex fig figs fl lit max min nr no nos p para pp pt ref refs "
-    "sec sect sects ser st tab tabs temp v ver vol vols".split()
+#: Abbreviations in front of a number, which the splitter's own list lacks, and in front of a word in lower case.
+_BEFORE_NUMBER: Final = re.compile(
+    r"approx|arts?|ca?|ch|chaps?|cols?|eqs?|ex|figs?|fl|lit|max|n[or]|nos|pp?|para|pt|refs?|secs?|sects?|ser|st|tabs?"
+    r"|temp|v|ver|vols?"
 )
-#: Abbreviations in front of a word in lower case.
-_BEFORE_LOWER: Final = frozenset("al approx ca cf deg dept est etc fig incl max min misc resp temp viz vol vs".split())
+_BEFORE_LOWER: Final = re.compile(r"al|approx|ca|cf|deg|dept|est|etc|fig|incl|max|min|misc|resp|temp|viz|vol|vs")
 
 
 def text_spans(text: str) -> Spans:
@@ -137,8 +136,8 @@ def _abbreviated(text: str, cut: int) -> bool:
         return False
     word = found[1].lower()
     if after.isdigit():
-        return word in _BEFORE_NUMBER
-    return "." in word or word in _BEFORE_LOWER
+        return _BEFORE_NUMBER.fullmatch(word) is not None
+    return "." in word or _BEFORE_LOWER.fullmatch(word) is not None
 
 
 def _joined(text: str, cuts: Iterator[int]) -> list[int]:
