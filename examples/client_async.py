@@ -1,4 +1,4 @@
-"""Ask two things at once with the asynchronous client: ``python examples/client_async.py``, a server at localhost:8001."""
+"""Ask two things at once: ``python examples/client_async.py``, with a server at localhost:8001."""
 
 import asyncio
 from pathlib import Path

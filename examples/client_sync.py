@@ -1,4 +1,4 @@
-"""Compress two passages with the synchronous client: ``python examples/client_sync.py``, a server at localhost:8001."""
+"""Compress two passages: ``python examples/client_sync.py``, with a server at localhost:8001."""
 
 from pathlib import Path
 
