@@ -63,12 +63,11 @@ class ItemWindows:
 
 
 def fragment_bodies(item: Item, fragments: Fragments) -> tuple[str, list[str]]:
-    """The text that every node starts with, and what each fragment adds to it."""
+    """The text that every node starts with, and what each fragment adds to it, the line break between not included."""
     prefix = prefix_text(item)
-    texts = [node_text(item, render(item, fragments, place, place + 1)) for place in range(len(fragments))]
-    if not all(text.startswith(prefix) for text in texts):
-        return "", texts
-    return prefix, [text[len(prefix) :] for text in texts]
+    skipped = len(prefix) + 1 if prefix else 0
+    texts = (node_text(item, render(item, fragments, place, place + 1)) for place in range(len(fragments)))
+    return prefix, [text[skipped:] for text in texts]
 
 
 def count_tokens(item: Item, fragments: Fragments, counter: TokenCounter) -> Int32Array:
@@ -87,9 +86,9 @@ def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer
         tokenizer: The node encoder's.
     """
     prefix, bodies = fragment_bodies(item, fragments)
-    ids = tokenizer.encode_plain([prefix, *bodies])
+    ids = tokenizer.encode_plain([prefix and prefix + "\n", *bodies])
     start, leaves = ids[0], ids[1:]
-    if tokenizer.splits_at_space and _separable(item, prefix, bodies):
+    if tokenizer.splits_at_space and _separable(item, bodies):
         whole = _joined(start, leaves, hierarchy, tokenizer)
     else:
         whole = _tokenized(item, fragments, len(start), leaves, hierarchy, tokenizer)
@@ -112,14 +111,16 @@ def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer
     return NodePlan(sequences, np.array(nodes, np.int32), np.maximum(1, np.array(weights, np.int32)))
 
 
-def _separable(item: Item, prefix: str, bodies: Sequence[str]) -> bool:
-    """Whether a node's tokens are its fragments' tokens one after another, given a tokenizer that cuts at spaces."""
+def _separable(item: Item, bodies: Sequence[str]) -> bool:
+    """Whether a node's tokens are its fragments' tokens one after another, given a tokenizer that cuts at spaces.
+
+    The prefix is a line of its own in any case.
+    """
     if item.modality == "video":
         return False  # a line of a transcript may belong to two segments, and stands once in a node that holds both
     if item.modality == "table":
         return True  # a row is a line
-    parts = [part for part in (prefix, *bodies) if part]
-    return all(left[-1] in _SPACES or right[0] in _SPACES for left, right in pairwise(parts))
+    return all(left[-1] in _SPACES or right[0] in _SPACES for left, right in pairwise(filter(None, bodies)))
 
 
 def _joined(

@@ -109,14 +109,13 @@ class RequestPlan:
         """
         fit = len(items) == len(self.window_counts) and len(embeddings) == len(self.window_weights)
         self._require(fit, f"{len(items)} items and {len(embeddings)} windows do not fit PLAN")
-        vectors = item_vectors(self.window_counts, self.window_weights, embeddings)
-        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
         if len(broken):
-            index = int(broken[0])
+            index = int(np.searchsorted(np.cumsum(self.window_counts), broken[0], side="right"))
             raise EncoderFailure(
                 f"item {index} ({items[index].id!r:.80}): the retrieval encoder returned values that are not finite"
             )
-        return vectors
+        return item_vectors(self.window_counts, self.window_weights, embeddings)
 
     def to_bytes(self) -> bytes:
         """The plan as the bytes of the ``PLAN`` tensor; int32 throughout."""
@@ -150,6 +149,9 @@ class RequestPlan:
         sound = sound and min(sizes) >= 0 and begin + sum(sizes) == len(values)
         cls._require(sound, "PLAN does not add up")
         arrays = [values[start:end] for start, end in pairwise(accumulate(sizes, initial=begin))]
+        counts = arrays[-2]
+        sound = n_counts in (0, n_items) and int(counts.min(initial=1)) >= 1 and int(counts.sum()) == n_windows
+        cls._require(sound, "PLAN's windows do not add up")
         plans = [
             ItemPlan(
                 Fragments(UNITS[unit], arrays[3 * place].reshape(-1, 2)),

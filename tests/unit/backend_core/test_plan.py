@@ -1,0 +1,177 @@
+"""The plan of a request: what crosses from its first step to its last."""
+
+import hashlib
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from canopy_backend.encoding import plan_items
+from canopy_backend.errors import EncoderFailure, EncoderMismatch, InvalidItem, InvalidRequest, LimitExceeded
+from canopy_backend.items import ImageItem, TableItem, TextItem, VideoItem
+from canopy_backend.limits import Limits
+from canopy_backend.plan import RequestPlan, plan_request
+from canopy_backend.tokenization import TokenCounter
+from canopy_backend.tree import encode_tree
+
+REVISION = "ab" * 8
+ITEMS = [
+    TextItem(id="a", title="Judo", text="Kano was in Japan. Judo was played. The cup was gold. " * 3),
+    TableItem(id="b", title="cup", columns=["x", "y"], rows=[[str(row), "gold"] for row in range(7)]),
+    VideoItem(id="c", duration_s=95.0),
+    ImageItem(id="d", caption="judo"),
+    TextItem(id="e", title="Judo", text="judo was " * 90),
+]
+
+
+@pytest.fixture(scope="module")
+def plan_of(tokenizer, counter):
+    def call(items, limits=None, **changes):
+        parts = {"tokenizer": tokenizer, "counter": counter, "revision": REVISION, "limits": limits or Limits()}
+        return plan_request(items, **{**parts, **changes})
+
+    return call
+
+
+def encoded(rows, dimension=6):
+    """A stand-in for the graph: a unit vector that depends on a segment's tokens and on nothing else."""
+    n_rows, width = rows.input_ids.shape
+    answer = np.zeros((n_rows, width // 4, dimension), np.float32)
+    for row, slot in rows.slots.tolist():
+        ids = rows.input_ids[row][rows.segment_ids[row] == slot + 1]
+        seed = int.from_bytes(hashlib.sha256(ids.tobytes()).digest()[:8], "little")
+        vector = np.random.default_rng(seed).normal(size=dimension)
+        answer[row, slot] = vector / np.linalg.norm(vector)
+    return answer
+
+
+def trees_of(items, plan_of, counter):
+    rows, plan = plan_of(items)
+    return RequestPlan.from_bytes(plan.to_bytes()).trees(
+        items, encoded(rows), revision=REVISION, reader=counter.revision
+    )
+
+
+@given(order=st.permutations(range(len(ITEMS))), size=st.integers(1, len(ITEMS)))
+@settings(deadline=None, max_examples=25)
+def test_an_item_has_the_same_tree_in_any_company(order, size, plan_of, counter):
+    alone = [encode_tree(trees_of([item], plan_of, counter)[0]) for item in ITEMS]
+    chosen = order[:size]
+    together = trees_of([ITEMS[place] for place in chosen], plan_of, counter)
+    assert [encode_tree(tree) for tree in together] == [alone[place] for place in chosen]
+
+
+def test_a_tree_from_the_index_gives_what_encoding_gives(plan_of, counter):
+    cold = trees_of(ITEMS, plan_of, counter)
+    warm = [msgspec.structs.replace(item, tree=encode_tree(tree)) for item, tree in zip(ITEMS, cold, strict=True)]
+    mixed = [*warm[:2], *ITEMS[2:]]
+    for items in (warm, mixed):
+        again = trees_of(items, plan_of, counter)
+        assert [encode_tree(tree) for tree in again] == [encode_tree(tree) for tree in cold]
+
+
+def test_items_with_trees_are_not_encoded(plan_of, counter, tokenizer):
+    trees = trees_of(ITEMS, plan_of, counter)
+    warm = [msgspec.structs.replace(item, tree=encode_tree(tree)) for item, tree in zip(ITEMS, trees, strict=True)]
+    rows, plan = plan_of(warm)
+    assert not any(item.cold for item in plan.items)
+    # A model step cannot take zero rows.
+    assert rows.input_ids.shape == (1, 64)
+    assert rows.input_ids[0].tolist() == [*tokenizer.head, *tokenizer.tail, *[0] * 62]
+
+
+def test_equal_texts_are_encoded_once(plan_of):
+    item = ITEMS[0]
+    rows, _ = plan_of([item])
+    twins, plan = plan_of([item, msgspec.structs.replace(item, id="twin")])
+    assert np.array_equal(rows.input_ids, twins.input_ids)
+    first, second = plan.items
+    assert np.array_equal(first.parts, second.parts)
+
+
+def test_tokens_of_another_reader_are_counted_again(plan_of, counter, byte_level_file):
+    other = TokenCounter(byte_level_file)
+    item = ITEMS[0]
+    blob = encode_tree(trees_of([item], plan_of, counter)[0])
+    _, plan = plan_of([msgspec.structs.replace(item, tree=blob)], counter=other)
+    assert plan.items[0].tokens.tolist() == plan_of([item], counter=other)[1].items[0].tokens.tolist()
+
+
+@given(items=st.lists(st.sampled_from(ITEMS), min_size=1, max_size=5), with_windows=st.booleans())
+@settings(deadline=None, max_examples=25)
+def test_round_trip(items, with_windows, plan_of, tokenizer):
+    _, plan = plan_of(items)
+    if with_windows:
+        plan = plan.with_windows(plan_items(items, tokenizer))
+    data = plan.to_bytes()
+    read = RequestPlan.from_bytes(np.frombuffer(data, np.uint8))
+    assert read.to_bytes() == data
+    for before, after in zip(plan.items, read.items, strict=True):
+        assert before.hierarchy is after.hierarchy
+        assert before.fragments.unit == after.fragments.unit
+        assert np.array_equal(before.fragments.spans, after.fragments.spans)
+        assert np.array_equal(before.tokens, after.tokens)
+        assert np.array_equal(before.parts, after.parts)
+    assert np.array_equal(plan.window_counts, read.window_counts)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_a_broken_plan_is_refused_or_still_a_plan(data, plan_of):
+    items = ITEMS[:2]
+    rows, plan = plan_of(items)
+    values = bytearray(plan.to_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, 60) | st.integers(0, len(values) - 1))
+        values[place] = data.draw(st.integers(0, 255))
+    kept = data.draw(st.just(len(values)) | st.integers(0, len(values)))
+    try:
+        trees = RequestPlan.from_bytes(bytes(values[:kept])).trees(items, encoded(rows), revision=REVISION)
+    except (InvalidRequest, InvalidItem):
+        return
+    assert all(len(tree.vectors) == tree.hierarchy.size for tree in trees)
+
+
+def test_values_that_are_not_finite_name_their_item(plan_of, tokenizer):
+    rows, plan = plan_of(ITEMS[:2])
+    answer = encoded(rows)
+    _, row, slot, _ = plan.items[1].parts[0]
+    answer[row, slot, 0] = np.nan
+    with pytest.raises(EncoderFailure, match=r"item 1 \('b'\)"):
+        plan.trees(ITEMS[:2], answer, revision=REVISION)
+    plan = plan.with_windows(plan_items(ITEMS[:2], tokenizer))
+    windows = np.ones((len(plan.window_weights), 3), np.float32)
+    windows[-1] = np.inf
+    with pytest.raises(EncoderFailure, match=r"item 1 \('b'\)"):
+        plan.item_vectors(ITEMS[:2], windows)
+
+
+def test_limits(plan_of):
+    with pytest.raises(LimitExceeded, match=r"item 1 \('b'\): fragments: 7 is over the limit max_fragments=6"):
+        plan_of([ITEMS[3], ITEMS[1]], Limits(max_fragments=6))
+    with pytest.raises(LimitExceeded, match="max_rows=1"):
+        plan_of(ITEMS, Limits(max_rows=1))
+    with pytest.raises(LimitExceeded, match="max_fragments"):
+        plan_of([VideoItem(id="long", duration_s=1e300)])
+
+
+def test_a_bad_tree_is_refused_with_its_place(plan_of, counter):
+    with pytest.raises(InvalidItem, match=r"item 1 \('a'\), field 'tree'"):
+        plan_of([ITEMS[3], msgspec.structs.replace(ITEMS[0], tree=b"no tree")])
+    with pytest.raises(InvalidItem, match="field 'tree'"):
+        plan_of([msgspec.structs.replace(ITEMS[0], tree=b"")])
+    blob = encode_tree(trees_of(ITEMS[:1], plan_of, counter)[0])
+    with pytest.raises(EncoderMismatch, match=f"{REVISION}.*{'cd' * 8}"):
+        plan_of([msgspec.structs.replace(ITEMS[0], tree=blob)], revision="cd" * 8)
+
+
+def test_a_plan_of_other_items_is_refused(plan_of):
+    rows, plan = plan_of(ITEMS[:2])
+    with pytest.raises(InvalidRequest, match="1 items"):
+        plan.trees(ITEMS[:1], encoded(rows), revision=REVISION)
+    with pytest.raises(InvalidRequest, match="outside"):
+        plan.trees(ITEMS[:2], encoded(rows)[:, :1], revision=REVISION)
+    with pytest.raises(InvalidRequest, match="windows"):
+        plan.item_vectors(ITEMS[:2], np.ones((2, 3), np.float32))
