@@ -21,10 +21,6 @@ from canopy_backend.items import Item
 from canopy_backend.templates import item_text, node_text, prefix_text
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter, TokenIds
 
-#: A node whose leaves have more tokens than this many windows is taken to be too long without tokenizing it. Joining
-#: texts can lose tokens at the seams, but never half of them.
-_CERTAINLY_LONG: Final = 2
-
 #: White space on which the word-splitting tokenizers, after their normalisation, always cut.
 _SPACES: Final = frozenset(" \t\n\r")
 
@@ -91,7 +87,7 @@ def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer
     if tokenizer.splits_at_space and _separable(item, bodies):
         whole = _joined(start, leaves, hierarchy, tokenizer)
     else:
-        whole = _tokenized(item, fragments, len(start), leaves, hierarchy, tokenizer)
+        whole = _tokenized(item, fragments, hierarchy, tokenizer)
     extra = len(start) + len(tokenizer.head) + len(tokenizer.tail)
     sequences: list[TokenIds] = []
     nodes: list[int] = []
@@ -139,23 +135,26 @@ def _joined(
 
 
 def _tokenized(
-    item: Item,
-    fragments: Fragments,
-    n_prefix: int,
-    leaves: Sequence[TokenIds],
-    hierarchy: Hierarchy,
-    tokenizer: EncoderTokenizer,
+    item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer: EncoderTokenizer
 ) -> list[TokenIds | None]:
-    """The sequence of each node, from its own text; ``None`` where it is too long."""
-    edges = np.fromiter(accumulate(map(len, leaves), initial=0), np.int64, len(leaves) + 1)
-    length = edges[hierarchy.last] - edges[hierarchy.first] + n_prefix
-    tried = np.flatnonzero(hierarchy.is_leaf | (length <= _CERTAINLY_LONG * tokenizer.window)).tolist()
-    runs = zip(hierarchy.first[tried].tolist(), hierarchy.last[tried].tolist(), strict=True)
-    sequences = tokenizer.encode([node_text(item, render(item, fragments, first, last)) for first, last in runs])
+    """The sequence of each node, from its own text; ``None`` where it is too long.
+
+    From the deepest level up. A node is tried only where all of its children fit, so no text that is tokenized is much
+    longer than the children of one node together.
+    """
     whole: list[TokenIds | None] = [None] * hierarchy.size
-    for node, sequence in zip(tried, sequences, strict=True):
-        if len(sequence) <= tokenizer.window:
-            whole[node] = sequence
+    viable = np.ones(hierarchy.size, np.bool_)
+    for depth in range(hierarchy.height, -1, -1):
+        level = np.flatnonzero(hierarchy.depth == depth)
+        tried = level[viable[level]]
+        runs = zip(hierarchy.first[tried].tolist(), hierarchy.last[tried].tolist(), strict=True)
+        sequences = tokenizer.encode([node_text(item, render(item, fragments, first, last)) for first, last in runs])
+        fits = np.fromiter((len(sequence) <= tokenizer.window for sequence in sequences), np.bool_, len(sequences))
+        for node, sequence, fit in zip(tried.tolist(), sequences, fits.tolist(), strict=True):
+            whole[node] = sequence if fit else None
+        viable[tried] = fits
+        if depth:
+            viable[hierarchy.parent[level[~viable[level]]]] = False
     return whole
 
 

@@ -118,7 +118,7 @@ def test_round_trip(items, with_windows, plan_of, tokenizer):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_a_broken_plan_is_refused_or_still_a_plan(data, plan_of):
     items = ITEMS[:2]
     rows, plan = plan_of(items)

@@ -56,7 +56,7 @@ def joined(trees):
 
 
 @given(st.lists(scored_trees(), min_size=1, max_size=6))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_many_trees_at_once_equal_the_queue_on_each(trees):
     parents, offsets, scores = joined(trees)
     kept = refine_many(parents, offsets, scores)

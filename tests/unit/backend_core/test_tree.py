@@ -85,7 +85,7 @@ def test_no_prefix_of_a_blob_is_a_tree():
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_no_flipped_byte_goes_unnoticed(data):
     item, tree = tree_of(data.draw(st.integers(1, 6)))
     blob = bytearray(encode_tree(tree))
@@ -97,7 +97,7 @@ def test_no_flipped_byte_goes_unnoticed(data):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_a_forged_checksum_gives_no_other_error(data):
     item, tree = tree_of(data.draw(st.integers(1, 5)), branching=data.draw(st.integers(2, 3)))
     blob = bytearray(encode_tree(tree))
