@@ -1,0 +1,141 @@
+"""Every setting once: its flag, its environment variable, its default and its help come from one line here."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar, get_args, get_type_hints
+
+from canopy_backend.errors import InvalidRequest
+from canopy_client.channels import Tls
+
+T = TypeVar("T")
+
+MASK: Final = "***"
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+
+
+def _setting(default: T, help_text: str, *, env: str = "", secret: bool = False) -> T:
+    """A field whose metadata tells everything that flags and tables need."""
+    value: T = field(default=default, metadata={"help": help_text, "env": env, "secret": secret})
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One setting as shown to people."""
+
+    name: str
+    flag: str
+    env: str
+    default: str
+    help: str
+    secret: bool
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Settings:
+    """Where the servers are and how questions are worked on. Made by :meth:`load`; secrets never show in its repr."""
+
+    url: str = _setting("localhost:8001", "gRPC endpoint of the evidence server")
+    critic_url: str = _setting("localhost:9001", "gRPC endpoint of the critic server")
+    llm_url: str = _setting("", "OpenAI-compatible endpoint, with its /v1, used instead of the critic server")
+    llm_model: str = _setting("", "model name at that endpoint")
+    llm_key: str = _setting("", "bearer token for that endpoint", secret=True)
+    milvus_uri: str = _setting("", "Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
+    milvus_token: str = _setting("", "user:password or API key for Milvus", env="MILVUS_TOKEN", secret=True)
+    corpus: str = _setting("canopy", "name of the indexed corpus; its collections start with it")
+    home: Path = _setting(Path(".canopy"), "environments, models, logs and state of the local stack")
+    model_folder: Path | None = _setting(None, "the critic's model folder, for its chat template and tokenizer")
+    k: int = _setting(10, "items retrieved in a round")
+    max_rounds: int = _setting(3, "most rounds of a question")
+    routed: bool = _setting(False, "let a router choose which modalities to search")
+    budget_tokens: int = _setting(0, "most evidence tokens in one prompt; 0 takes 16000 or what the model's window holds")
+    deadline_s: float = _setting(60.0, "seconds that one call to the evidence server may take")
+    answer_deadline_s: float = _setting(300.0, "seconds that one question may take")
+    tls: bool = _setting(False, "encrypt the connections to both servers")
+    tls_roots: Path | None = _setting(None, "authorities to trust, PEM")
+    tls_key: Path | None = _setting(None, "the client's own key, PEM")
+    tls_certificate: Path | None = _setting(None, "the certificate of that key, PEM")
+
+    @classmethod
+    def load(cls, overrides: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Self:
+        """Settings from arguments, then the environment, then defaults.
+
+        Args:
+            overrides: Values by name; ``None`` values count as not given.
+            environment: Variables; those of the process where not given.
+
+        Raises:
+            InvalidRequest: A value is not of its setting's type, or a name is unknown.
+        """
+        environment = os.environ if environment is None else environment
+        hints = get_type_hints(cls)
+        given = {name: value for name, value in (overrides or {}).items() if value is not None}
+        known = {description.name: description for description in cls.describe()}
+        if unknown := sorted(given.keys() - known.keys()):
+            raise InvalidRequest(f"setting {unknown[0]!r} is unknown")
+        for name, description in known.items():
+            text = environment.get(description.env, "")
+            if name not in given and text:
+                given[name] = _parse(text, hints[name], description.env)
+        settings = cls(**given)
+        for name in ("k", "max_rounds", "deadline_s", "answer_deadline_s"):
+            if getattr(settings, name) <= 0:
+                raise InvalidRequest(f"{known[name].flag}: {getattr(settings, name)} is not more than 0")
+        return settings
+
+    @classmethod
+    def describe(cls) -> Iterator[Description]:
+        """All settings, in order."""
+        for one in fields(cls):
+            yield Description(
+                name=one.name,
+                flag=f"--{one.name.replace('_', '-')}",
+                env=one.metadata["env"] or f"CANOPY_{one.name.upper()}",
+                default="" if one.default is None else str(one.default),
+                help=one.metadata["help"],
+                secret=one.metadata["secret"],
+            )
+
+    def shown(self) -> dict[str, str]:
+        """Values by name, as text, secrets masked."""
+        values = {one.name: (one.secret, getattr(self, one.name)) for one in self.describe()}
+        return {
+            name: MASK if secret and value else "" if value is None else str(value)
+            for name, (secret, value) in values.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+
+    def tls_options(self) -> Tls | None:
+        """How to encrypt; ``None`` for plain text."""
+        return Tls(self.tls_roots, self.tls_key, self.tls_certificate) if self.tls else None
+
+    def milvus(self) -> str:
+        """Where Milvus is: a Lite file under ``home`` when nothing else is said."""
+        return self.milvus_uri or str(self.home / "milvus" / "canopy.db")
+
+    def model_files(self) -> Path | None:
+        """The critic's model folder, the local stack's when nothing else is said; ``None`` when there is none."""
+        folder = self.model_folder or self.home / "models" / "critic"
+        return folder if folder.is_dir() else None
+
+
+def _parse(text: str, kind: Any, env: str) -> Any:
+    """A variable's text as its setting's type."""
+    if isinstance(kind, types.UnionType):
+        kind = next(one for one in get_args(kind) if one is not types.NoneType)
+    if kind is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise InvalidRequest(f"{env}: {text!r} is neither true nor false")
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidRequest(f"{env}: {text!r} is not a number") from None

@@ -1,0 +1,87 @@
+"""Every status of the server becomes the error that the server meant."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from canopy_backend.errors import (
+    CODES,
+    CanopyError,
+    DeadlineExceeded,
+    EncoderFailure,
+    EncoderMismatch,
+    InvalidItem,
+    InvalidRequest,
+    LimitExceeded,
+    Overloaded,
+    ServerUnavailable,
+)
+from canopy_client.status import error_from_status, shifted
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        ("INVALID_ARGUMENT", "hierarchy: query: is empty", InvalidRequest),
+        ("INVALID_ARGUMENT", str(InvalidItem("is odd", index=1, item_id="a", field="text")), InvalidItem),
+        ("INVALID_ARGUMENT", str(LimitExceeded("x", actual=2, limit=1, name="max_items")), LimitExceeded),
+        (
+            "INVALID_ARGUMENT",
+            "item ('a'), field 'tree': made by encoder aa, this server runs bb; index the item again",
+            EncoderMismatch,
+        ),
+        ("RESOURCE_EXHAUSTED", "queue", Overloaded),
+        ("UNAVAILABLE", "failed to connect", ServerUnavailable),
+        ("UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
+        ("UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded),
+        ("CANCELLED", "given up", DeadlineExceeded),
+        ("INTERNAL", "node_encoder: item 1 ('a'): the encoder returned values that are not finite", EncoderFailure),
+        ("INTERNAL", "stub died", CanopyError),
+    ],
+)
+def test_code_and_message(code: str, message: str, kind: type[CanopyError]) -> None:
+    assert type(error_from_status(code, message)) is kind
+
+
+@pytest.mark.parametrize("code", [one.name for one in grpc.StatusCode if one is not grpc.StatusCode.OK])
+@pytest.mark.parametrize("message", ["", "a message"])
+def test_every_code_has_an_error_that_says_something(code: str, message: str) -> None:
+    error = error_from_status(code, message)
+    assert isinstance(error, CanopyError)
+    assert str(error)
+    if code in CODES.values():
+        assert CODES[type(error)] == code
+
+
+def test_an_item_is_read_back_from_its_message() -> None:
+    told = InvalidItem("has 3 cells, the header has 2", index=12, item_id="it's (1)", field="rows[4]")
+    error = error_from_status("INVALID_ARGUMENT", f"in ensemble 'compress', hierarchy: {told}")
+    assert isinstance(error, InvalidItem)
+    assert (error.index, error.item_id, error.field) == (12, "it's (1)", "rows[4]")
+    assert error.reason == told.reason
+
+
+def test_a_limit_is_read_back_from_its_message() -> None:
+    told = LimitExceeded("item 3 ('a'): fragments", actual=5000, limit=4096, name="max_fragments")
+    error = error_from_status("INVALID_ARGUMENT", f"in ensemble 'index', planner: {told}")
+    assert isinstance(error, LimitExceeded)
+    assert (error.actual, error.limit, error.name) == (5000, 4096, "max_fragments")
+    moved = shifted(error, 10)
+    assert isinstance(moved, LimitExceeded)
+    assert "item 13 ('a')" in str(moved)
+    assert (moved.actual, moved.name) == (5000, "max_fragments")
+
+
+def test_grpc_refusing_a_message_is_a_limit() -> None:
+    error = error_from_status("RESOURCE_EXHAUSTED", "CLIENT: Sent message larger than max (11 vs. 10)")
+    assert isinstance(error, LimitExceeded)
+    assert (error.actual, error.limit) == (11, 10)
+
+
+def test_shifting_leaves_errors_without_an_item_alone() -> None:
+    assert str(shifted(ServerUnavailable("gone"), 5)) == "gone"
+    assert str(shifted(EncoderMismatch("item 2 ('a'): made"), 5)) == "item 7 ('a'): made"
+    error = InvalidItem("odd")
+    assert shifted(error, 5) is error
