@@ -75,23 +75,6 @@ def refine_many(
     return kept
 
 
-def visited_many(
-    parents: Int32Array, offsets: Int32Array, scores: Float32Array, keep_whole: BoolArray | None = None
-) -> tuple[BoolArray, BoolArray]:
-    """What the walk looked at, for a trace; the arguments are those of :func:`refine_many`.
-
-    Returns:
-        Two bool ``[N]``: the nodes that were scored against their parent (and the roots), and among them those that
-        qualified. A node that qualified and is not kept was split; one that did not was dropped, unless its parent is
-        kept and with it all that is below.
-    """
-    entered, parent = _entered(parents, offsets, scores, keep_whole)
-    visited = entered[parent]
-    if keep_whole is not None:
-        visited &= ~np.repeat(keep_whole, np.diff(offsets)) | entered
-    return visited, entered
-
-
 def _entered(
     parents: Int32Array, offsets: Int32Array, scores: Float32Array, keep_whole: BoolArray | None
 ) -> tuple[BoolArray, npt.NDArray[np.intp]]:

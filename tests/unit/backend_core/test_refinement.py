@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_backend.hierarchy import balanced
-from canopy_backend.refinement import refine, refine_many, score, visited_many
+from canopy_backend.refinement import refine, refine_many, score
 
 # Few distinct values, so that parents and children often score the same.
 tied_scores = st.sampled_from(np.array([-0.5, 0.0, 0.1, 0.1 + 1e-8, 0.3], np.float32).tolist())
@@ -91,23 +91,6 @@ def test_an_item_does_not_depend_on_its_neighbours(case, order):
     assert np.array_equal(kept[start : start + h.size], alone)
 
 
-@given(scored_hierarchies())
-@settings(deadline=None, max_examples=30)
-def test_what_was_visited_is_split_kept_or_dropped(case):
-    h, scores = case
-    offsets = np.array([0, h.size], np.int32)
-    kept = refine_many(h.parent, offsets, scores)
-    visited, qualified = visited_many(h.parent, offsets, scores)
-    assert (visited | ~qualified).all()
-    assert (qualified | ~kept).all()
-    assert visited[0]
-    # Every fragment is under one kept node or one dropped node; the children of a kept node stay with it.
-    dropped = visited & ~qualified & ~kept[h.parent]
-    ends = np.flatnonzero(kept | dropped)
-    covered = np.sort(np.concatenate([np.arange(h.first[node], h.last[node]) for node in ends]))
-    assert covered.tolist() == list(range(h.n_fragments))
-
-
 def test_equality_descends_and_a_hair_less_does_not():
     h = balanced(2)
     assert refine(h, np.array([0.5, 0.5, 0.4], np.float32)).tolist() == [1]
@@ -129,8 +112,6 @@ def test_tables_kept_whole_keep_their_root_and_leave_others_alone():
     whole = np.array([True, False])
     kept = refine_many(parents, offsets, together, whole)
     assert np.flatnonzero(kept).tolist() == [0, 7, 8, 9]
-    visited, _ = visited_many(parents, offsets, together, whole)
-    assert np.flatnonzero(visited[:5]).tolist() == [0]
     assert refine(h, scores, keep_whole=True).tolist() == [0]
 
 
