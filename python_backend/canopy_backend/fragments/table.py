@@ -34,6 +34,7 @@ def header_lines(item: TableItem) -> str:
 
 def row_line(row: Sequence[str], width: int) -> str:
     """One row as a line of Markdown, padded to ``width`` cells; bars and line breaks in a cell are escaped."""
+    row = row or [""]
     line = " | ".join(row)
     if line.count("|") >= len(row) or not line.isprintable():
         line = " | ".join([_BREAK.sub("<br>", cell.strip()).replace("|", "\\|") for cell in row])

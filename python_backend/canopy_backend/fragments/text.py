@@ -158,5 +158,8 @@ def _joined(text: str, cuts: Iterator[int]) -> list[int]:
 
 def _opens(part: str) -> bool:
     """Whether a part without letters belongs to what follows it: an opening mark, a dash, a list marker."""
-    mark = part.rstrip()[-1:]
-    return bool(mark) and (unicodedata.category(mark) in ("Ps", "Pi", "Pd") or mark in "#*+>•")
+    marks = part.strip()
+    if not marks:
+        return False
+    alone = len(marks) == 1 and (unicodedata.category(marks) == "Pd" or marks in "#*+>•")
+    return alone or unicodedata.category(marks[-1]) in ("Ps", "Pi")

@@ -12,7 +12,7 @@ Unit: TypeAlias = Literal["text", "table", "video", "image"]
 Spans: TypeAlias = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fragments:
     """Where the fragments of one item are.
 

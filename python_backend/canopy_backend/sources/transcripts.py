@@ -27,7 +27,7 @@ def read_transcript(path: Path) -> Iterator[VideoItem]:
     except (webvtt.errors.MalformedFileError, webvtt.errors.MalformedCaptionError) as error:
         raise InvalidItem(f"{path}: not a transcript ({error})") from None
     cues: list[Cue] = []
-    for caption in parsed:
+    for caption in parsed.captions:
         words = " ".join(html.unescape(_TAG.sub("", caption.raw_text)).split())
         if words:
             start, end = (float(stamp.in_milliseconds()) / 1000 for stamp in (caption.start_time, caption.end_time))
