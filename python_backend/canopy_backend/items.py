@@ -6,9 +6,8 @@ these classes. Fields that are not known are ignored, so an item can carry a cal
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -90,6 +89,9 @@ class ImageItem(_Item, tag="image", kw_only=True, omit_defaults=True):
     caption: str = ""
     uri: str = ""
 
+
+#: Longest clip, a week: its milliseconds stay far inside 32 bits.
+MAX_DURATION_S: Final = 604_800
 
 Item: TypeAlias = TextItem | TableItem | VideoItem | ImageItem
 
@@ -193,10 +195,9 @@ def _check(item: Item) -> None:
                 field = f"rows[{inner}]" if inner >= 0 else f"header_rows[{place}]"
                 raise InvalidItem(f"has {len(row)} cells, the header has {width}", item_id=item.id, field=field)
     elif isinstance(item, VideoItem):
-        if not 0 < item.duration_s < math.inf:
-            raise InvalidItem(f"{item.duration_s} is not a length in seconds", item_id=item.id, field="duration_s")
+        if not 0 < item.duration_s <= MAX_DURATION_S:
+            reason = f"{item.duration_s} is not a length between 0 and {MAX_DURATION_S} seconds"
+            raise InvalidItem(reason, item_id=item.id, field="duration_s")
         for place, cue in enumerate(item.segments):
-            if not 0 <= cue.start <= cue.end < math.inf:
-                raise InvalidItem(
-                    f"runs from {cue.start} to {cue.end} s", item_id=item.id, field=f"segments[{place}]"
-                )
+            if not 0 <= cue.start <= cue.end <= MAX_DURATION_S:
+                raise InvalidItem(f"runs from {cue.start} to {cue.end} s", item_id=item.id, field=f"segments[{place}]")

@@ -85,6 +85,7 @@ def test_unknown_fields_pass_by() -> None:
         ),
         (b'{"id": "a", "modality": "video", "duration_s": -1}', "a", "duration_s"),
         (b'{"id": "a", "modality": "video", "duration_s": 1e999}', "a", "duration_s"),
+        (b'{"id": "a", "modality": "video", "duration_s": 1e300}', "a", "duration_s"),
         (
             b'{"id": "a", "modality": "video", "duration_s": 9, "segments": [{"start": 3, "end": 2, "text": ""}]}',
             "a",
