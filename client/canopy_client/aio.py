@@ -21,7 +21,7 @@ from canopy_client import jobs
 from canopy_client.channels import CHANNEL_OPTIONS, Tls, check_target
 from canopy_client.codec import RequestOptions, limits_from_config
 from canopy_client.deadline import Deadline
-from canopy_client.jobs import ItemLike, Job, Part, Results
+from canopy_client.jobs import EncoderInfo, ItemLike, Job, Part, Results
 from canopy_client.retry import RetryPolicy
 from canopy_client.status import error_from_status
 from canopy_milvus import IndexedItem
@@ -117,6 +117,11 @@ class AsyncCanopyClient:
         response = await self._call(self._stub().ModelConfig, lambda: request, deadline)
         self._limits = limits_from_config(response)
         return self._limits
+
+    async def encoder(self, *, deadline_s: float | None = None) -> EncoderInfo:
+        """Which encoder the server runs, told by what it makes of a small item."""
+        (indexed,) = await self.index([jobs.CANARY], deadline_s=deadline_s)
+        return jobs.encoder_info(indexed)
 
     async def ready(self, *, deadline_s: float = 5.0) -> bool:
         """Whether the server answers a small request right now. Health endpoints alone cannot tell."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from canopy_client.answer import Cited
 from canopy_client.prompts import neutral
 
 #: Tokens of each text by the reader's tokenizer.
-Count = Callable[[Sequence[str]], Sequence[int]]
+Count = Callable[[Sequence[str]], Iterable[int]]
 
 #: Evidence tokens that one prompt may hold, as in the method's experiments.
 BUDGET_TOKENS: Final = 16_000

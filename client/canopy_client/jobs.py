@@ -18,6 +18,7 @@ from canopy_backend.errors import CanopyError, InvalidItem, InvalidRequest, Limi
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import ImageItem, Item, TableItem, TextItem, VideoItem, decode_item, encode_item
 from canopy_backend.limits import Limits
+from canopy_backend.tree import revision_of
 from canopy_client import codec
 from canopy_client.codec import FloatArray, RequestOptions
 from canopy_client.status import shifted
@@ -197,6 +198,31 @@ def compress_job(
 def canary_job() -> Job[Evidence]:
     """The smallest request that runs both encoders and every step of ``compress``."""
     return compress_job("Is the air good?", [encode_item(CANARY)], Limits(), keep_tables_whole=False, trace=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderInfo:
+    """The encoder that a server runs.
+
+    Attributes:
+        revision: 16 hex digits; trees and collections of another revision do not fit.
+        dimension: Length of its vectors.
+    """
+
+    revision: str
+    dimension: int
+
+
+def encoder_info(indexed: IndexedItem) -> EncoderInfo:
+    """What an indexed item tells of the encoder that made it.
+
+    Raises:
+        CanopyError: Its tree is none.
+    """
+    try:
+        return EncoderInfo(revision_of(indexed.tree), len(indexed.embedding))
+    except ValueError as error:
+        raise CanopyError(f"reply of 'index': {error}") from None
 
 
 def index_job(items: Sequence[Item], payloads: Sequence[bytes], limits: Limits) -> Job[IndexedItem]:

@@ -7,22 +7,23 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Self, get_args, get_type_hints
 
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
 
-T = TypeVar("T")
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
+#: The state of the local stack: in the checkout that this package runs from, else in the working folder.
+HOME: Final = _CHECKOUT / ".canopy" if (_CHECKOUT / "pyproject.toml").is_file() else Path(".canopy")
 
 MASK: Final = "***"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
-def _setting(default: T, help_text: str, *, env: str = "", secret: bool = False) -> T:
-    """A field whose metadata tells everything that flags and tables need."""
-    value: T = field(default=default, metadata={"help": help_text, "env": env, "secret": secret})
-    return value
+def _about(text: str, *, env: str = "", secret: bool = False) -> dict[str, Any]:
+    """Metadata of a setting: what flags and tables tell of it."""
+    return {"help": text, "env": env, "secret": secret}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +42,34 @@ class Description:
 class Settings:
     """Where the servers are and how questions are worked on. Made by :meth:`load`; secrets never show in its repr."""
 
-    url: str = _setting("localhost:8001", "gRPC endpoint of the evidence server")
-    critic_url: str = _setting("localhost:9001", "gRPC endpoint of the critic server")
-    llm_url: str = _setting("", "OpenAI-compatible endpoint, with its /v1, used instead of the critic server")
-    llm_model: str = _setting("", "model name at that endpoint")
-    llm_key: str = _setting("", "bearer token for that endpoint", secret=True)
-    milvus_uri: str = _setting("", "Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
-    milvus_token: str = _setting("", "user:password or API key for Milvus", env="MILVUS_TOKEN", secret=True)
-    corpus: str = _setting("canopy", "name of the indexed corpus; its collections start with it")
-    home: Path = _setting(Path(".canopy"), "environments, models, logs and state of the local stack")
-    model_folder: Path | None = _setting(None, "the critic's model folder, for its chat template and tokenizer")
-    k: int = _setting(10, "items retrieved in a round")
-    max_rounds: int = _setting(3, "most rounds of a question")
-    routed: bool = _setting(False, "let a router choose which modalities to search")
-    budget_tokens: int = _setting(0, "most evidence tokens in one prompt; 0 takes 16000 or what the model's window holds")
-    deadline_s: float = _setting(60.0, "seconds that one call to the evidence server may take")
-    answer_deadline_s: float = _setting(300.0, "seconds that one question may take")
-    tls: bool = _setting(False, "encrypt the connections to both servers")
-    tls_roots: Path | None = _setting(None, "authorities to trust, PEM")
-    tls_key: Path | None = _setting(None, "the client's own key, PEM")
-    tls_certificate: Path | None = _setting(None, "the certificate of that key, PEM")
+    url: str = field(default="localhost:8001", metadata=_about("gRPC endpoint of the evidence server"))
+    critic_url: str = field(default="localhost:9001", metadata=_about("gRPC endpoint of the critic server"))
+    llm_url: str = field(
+        default="", metadata=_about("OpenAI-compatible endpoint, with its /v1, used instead of the critic server")
+    )
+    llm_model: str = field(default="", metadata=_about("model name at that endpoint"))
+    llm_key: str = field(default="", metadata=_about("bearer token for that endpoint", secret=True))
+    milvus_uri: str = field(
+        default="", metadata=_about("Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
+    )
+    milvus_token: str = field(
+        default="", metadata=_about("user:password or API key for Milvus", env="MILVUS_TOKEN", secret=True)
+    )
+    corpus: str = field(default="canopy", metadata=_about("name of the indexed corpus; its collections start with it"))
+    home: Path = field(default=HOME, metadata=_about("environments, models, logs and state of the local stack"))
+    model_folder: Path | None = field(
+        default=None, metadata=_about("the critic's model folder, for its chat template and tokenizer")
+    )
+    k: int = field(default=10, metadata=_about("items retrieved in a round"))
+    max_rounds: int = field(default=3, metadata=_about("most rounds of a question"))
+    routed: bool = field(default=False, metadata=_about("let a router choose which modalities to search"))
+    budget_tokens: int = _setting(0, "most evidence tokens in a prompt; 0: 16000, or what the model can hold")
+    deadline_s: float = field(default=60.0, metadata=_about("seconds that one call to the evidence server may take"))
+    answer_deadline_s: float = field(default=300.0, metadata=_about("seconds that one question may take"))
+    tls: bool = field(default=False, metadata=_about("encrypt the connections to both servers"))
+    tls_roots: Path | None = field(default=None, metadata=_about("authorities to trust, PEM"))
+    tls_key: Path | None = field(default=None, metadata=_about("the client's own key, PEM"))
+    tls_certificate: Path | None = field(default=None, metadata=_about("the certificate of that key, PEM"))
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Self:
@@ -123,7 +132,7 @@ class Settings:
 
     def model_files(self) -> Path | None:
         """The critic's model folder, the local stack's when nothing else is said; ``None`` when there is none."""
-        folder = self.model_folder or self.home / "models" / "critic"
+        folder = self.model_folder or self.home / "models" / "smollm2-135m-instruct"
         return folder if folder.is_dir() else None
 
 

@@ -123,6 +123,18 @@ def encode_tree(tree: Tree) -> bytes:
     return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
+def revision_of(blob: bytes) -> str:
+    """Encoder revision that made a tree blob, 16 hex digits, told from its header alone.
+
+    Raises:
+        ValueError: It does not begin as a tree blob does.
+    """
+    if len(blob) < _BODY or not blob.startswith(MAGIC):
+        raise ValueError(f"{len(blob)} bytes that are not a tree")
+    encoder: bytes = _HEADER.unpack_from(blob)[8]
+    return encoder.hex()
+
+
 def decode_tree(blob: bytes, *, item: Item, revision: str) -> Tree:
     """Check a blob and read it; the arrays are views of it.
 

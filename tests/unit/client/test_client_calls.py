@@ -142,9 +142,7 @@ async def test_refused_work_is_sent_again(call: Call, code: str) -> None:
     assert len(server.timeouts) == 4
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [("UNAVAILABLE", ServerUnavailable), ("RESOURCE_EXHAUSTED", Overloaded)]
-)
+@pytest.mark.parametrize(("code", "kind"), [("UNAVAILABLE", ServerUnavailable), ("RESOURCE_EXHAUSTED", Overloaded)])
 async def test_attempts_are_bounded(call: Call, code: str, kind: type[Exception]) -> None:
     server = FakeServer()
     server.failures.extend([Refused(code, "busy")] * 9)

@@ -24,7 +24,9 @@ def test_framing_is_lossless(values: list[bytes]) -> None:
 def test_a_cut_tensor_is_told(values: list[bytes], data: st.DataObject) -> None:
     payload = codec.frame(values)
     whole = {len(codec.frame(values[:n])) for n in range(len(values) + 1)}
-    cut = data.draw(st.integers(1, len(payload) - 1).filter(lambda place: place not in whole)) if len(payload) > 1 else 0
+    cut = (
+        data.draw(st.integers(1, len(payload) - 1).filter(lambda place: place not in whole)) if len(payload) > 1 else 0
+    )
     with pytest.raises(CanopyError, match="BYTES tensor"):
         codec.unframe(payload[:cut])
 
