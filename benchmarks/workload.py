@@ -35,7 +35,7 @@ def passages(count: int = PASSAGES, sentences: int = SENTENCES) -> list[Item]:
 
 def questions(count: int = 24) -> list[str]:
     """Questions of the corpus, in file order."""
-    lines = (CORPUS / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (CORPUS.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     return [str(json.loads(line)["question"]) for line in lines[:count]]
 
 

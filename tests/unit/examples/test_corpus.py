@@ -23,7 +23,7 @@ CORPUS = Path("examples/corpus")
 
 
 def read_questions() -> list[dict[str, Any]]:
-    lines = (ROOT / CORPUS / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / CORPUS.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
