@@ -6,6 +6,7 @@ the item's number in it: reading a file again gives the same ids.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,13 @@ from canopy_backend.errors import InvalidItem, InvalidRequest
 from canopy_backend.items import Item
 from canopy_backend.sources.delimited import read_delimited
 from canopy_backend.sources.images import CAPTION_SUFFIX, read_image
-from canopy_backend.sources.lines import read_lines
+from canopy_backend.sources.lines import holds_items, read_lines
 from canopy_backend.sources.passages import read_markdown, read_text
 from canopy_backend.sources.transcripts import read_transcript
 
 __all__ = ["SUFFIXES", "read_items"]
+
+_log: Final = logging.getLogger(__name__)
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Item]]]] = {
     ".jsonl": read_lines,
@@ -42,8 +45,8 @@ SUFFIXES: Final = tuple(_READERS)
 def read_items(paths: Iterable[Path]) -> Iterator[Item]:
     """Read the items of files and folders, in the order given.
 
-    A folder is walked in sorted order for files with a known suffix, hidden ones left out. A file that is named twice
-    is read once.
+    A folder is walked in sorted order for files with a known suffix; left out are hidden files and JSON lines of
+    another kind than items, such as questions. A file that is named twice is read once.
 
     Args:
         paths: Files and folders.
@@ -87,8 +90,14 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _listed(path: Path, folder: Path) -> bool:
     """Whether a file found in a folder is one to read."""
+    suffix = _suffix(path)
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return bool(_suffix(path)) and not hidden and not path.name.lower().endswith(CAPTION_SUFFIX)
+    if not suffix or hidden or path.name.lower().endswith(CAPTION_SUFFIX):
+        return False
+    if _READERS[suffix] is read_lines and not holds_items(path):
+        _log.info("%s: its lines are no items; left out", path)
+        return False
+    return True
 
 
 def _suffix(path: Path) -> str:

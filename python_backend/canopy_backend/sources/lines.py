@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.items import Item, decode_item
 from canopy_backend.sources.files import read_bytes
+
+#: Fields by one of which every item is known, also one that is malformed.
+_ITEM_FIELDS: Final = ("modality", "text", "columns", "rows", "segments", "duration_s", "caption")
 
 
 def read_lines(path: Path) -> Iterator[Item]:
@@ -25,3 +31,13 @@ def read_lines(path: Path) -> Iterator[Item]:
         if not item.source:
             item.source = path.as_posix()
         yield item
+
+
+def holds_items(path: Path) -> bool:
+    """Whether the first line of a file is an item, good or bad, or cannot be told; records of another kind are not."""
+    try:
+        lines = BytesIO(read_bytes(path).removeprefix(b"\xef\xbb\xbf"))
+        first = msgspec.json.decode(next(line for line in lines if line.strip()))
+    except (InvalidItem, msgspec.DecodeError, RecursionError):
+        return True
+    return not isinstance(first, dict) or any(name in first for name in _ITEM_FIELDS)

@@ -145,6 +145,16 @@ def test_folders_are_walked_in_order_without_hidden_files(tmp_path):
     assert found == ["/a/c.txt", "/b.txt"]
 
 
+def test_lines_of_another_kind_are_left_out_of_a_folder_only(tmp_path):
+    (tmp_path / "items.jsonl").write_bytes(LINE)
+    (tmp_path / "questions.jsonl").write_text('\n{"id": "q", "question": "When?"}\n')
+    assert [item.id for item in read_items([tmp_path])] == ["a"]
+    assert "modality" in refusal(tmp_path / "questions.jsonl")
+    (tmp_path / "typo.jsonl").write_bytes(LINE.replace(b"modality", b"modalty"))
+    with pytest.raises(InvalidItem, match=r"typo\.jsonl, line 1"):
+        list(read_items([tmp_path]))
+
+
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
     refusal(tmp_path)
     refusal(tmp_path / "missing.txt")
