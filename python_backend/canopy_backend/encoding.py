@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from canopy_backend.fragments import Fragments, render
+from canopy_backend.fragments import Fragments, renderer
 from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import Item
 from canopy_backend.templates import item_text, node_text, prefix_text
@@ -62,7 +62,8 @@ def fragment_bodies(item: Item, fragments: Fragments) -> tuple[str, list[str]]:
     """The text that every node starts with, and what each fragment adds to it, the line break between not included."""
     prefix = prefix_text(item)
     skipped = len(prefix) + 1 if prefix else 0
-    texts = (node_text(item, render(item, fragments, place, place + 1)) for place in range(len(fragments)))
+    show = renderer(item, fragments)
+    texts = (node_text(item, show(place, place + 1)) for place in range(len(fragments)))
     return prefix, [text[skipped:] for text in texts]
 
 
@@ -148,7 +149,8 @@ def _tokenized(
         level = np.flatnonzero(hierarchy.depth == depth)
         tried = level[viable[level]]
         runs = zip(hierarchy.first[tried].tolist(), hierarchy.last[tried].tolist(), strict=True)
-        sequences = tokenizer.encode([node_text(item, render(item, fragments, first, last)) for first, last in runs])
+        show = renderer(item, fragments)
+        sequences = tokenizer.encode([node_text(item, show(first, last)) for first, last in runs])
         fits = np.fromiter((len(sequence) <= tokenizer.window for sequence in sequences), np.bool_, len(sequences))
         for node, sequence, fit in zip(tried.tolist(), sequences, fits.tolist(), strict=True):
             whole[node] = sequence if fit else None

@@ -119,7 +119,7 @@ def assemble(
     item: Item,
     fragments: Fragments,
     hierarchy: Hierarchy,
-    kept: npt.NDArray[np.int32],
+    kept: npt.NDArray[np.integer[Any]],
     scores: npt.NDArray[np.float32],
     tokens: npt.NDArray[np.int32],
     truncated: bool = False,
@@ -130,7 +130,7 @@ def assemble(
         item: The item.
         fragments: Its fragments.
         hierarchy: The nodes over them.
-        kept: int32 ``[K]``, kept nodes in source order, K at least 1, none above another.
+        kept: integers ``[K]``, kept nodes in source order, K at least 1, none above another.
         scores: float32 ``[N]``, cosine of the query and each node.
         tokens: int32 ``[F + 1]``, reader tokens of each fragment, then of what stands in front of every region.
         truncated: Whether text of the item did not reach the encoder.
@@ -164,13 +164,13 @@ def assemble(
     )
 
 
-def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.NDArray[np.int32]) -> Trace:
+def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.NDArray[np.integer[Any]]) -> Trace:
     """Every node that was looked at on the way to the kept ones.
 
     Args:
         hierarchy: The item's nodes.
         scores: float32 ``[N]``.
-        kept: int32 ``[K]``, kept nodes, none above another.
+        kept: integers ``[K]``, kept nodes, none above another.
     """
     split = np.zeros(hierarchy.size, np.bool_)
     above = np.unique(hierarchy.parent[kept])

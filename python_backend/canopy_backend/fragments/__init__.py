@@ -67,4 +67,6 @@ def render(item: Item, fragments: Fragments, first: int, last: int) -> str:
         first: First fragment of the run.
         last: One past the last fragment of the run.
     """
+    if isinstance(item, TextItem):
+        return item.text[int(fragments.spans[first, 0]) : int(fragments.spans[last - 1, 1])]
     return renderer(item, fragments)(first, last)
