@@ -10,10 +10,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

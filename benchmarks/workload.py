@@ -41,7 +41,10 @@ def questions(count: int = 24) -> list[str]:
 
 def with_trees(client: CanopyClient, items: list[Item]) -> list[Item]:
     """The same items, each carrying the tree that the server's ``index`` model makes."""
-    return [msgspec.structs.replace(item, tree=indexed.tree) for item, indexed in zip(items, client.index(items), strict=True)]
+    return [
+        msgspec.structs.replace(item, tree=indexed.tree)
+        for item, indexed in zip(items, client.index(items), strict=True)
+    ]
 
 
 def write_compress_input(path: Path, query: str, items: list[Item]) -> None:
