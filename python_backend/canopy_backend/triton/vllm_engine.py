@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any, Final
@@ -77,7 +77,7 @@ class Engine:
 
     async def generate(
         self, request_id: str, prompt: str, sampling: Mapping[str, Any], structure: Mapping[str, Any] | None
-    ) -> AsyncIterator[Piece]:
+    ) -> AsyncGenerator[Piece, None]:
         """Generate one answer; leaving the loop over its pieces stops it.
 
         Raises:
@@ -88,8 +88,10 @@ class Engine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
-        if len(token_ids) >= self._window:
-            raise LimitExceeded("text_input: tokens", actual=len(token_ids), limit=self._window - 1, name="max_tokens")
+        needed = len(token_ids) + 1
+        if needed > self._window:
+            what = "text_input: tokens, with one to answer"
+            raise LimitExceeded(what, actual=needed, limit=self._window, name="max_model_len")
         parameters = self._parameters(sampling, structure)
         try:
             outputs = self._engine.generate({"prompt_token_ids": token_ids}, parameters, request_id)
@@ -112,7 +114,7 @@ class Engine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), enable_log_requests=False)
+        self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._window: int = self._engine.model_config.max_model_len
         self._tokenizer: Any = self._engine.get_tokenizer()
 

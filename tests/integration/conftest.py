@@ -1,0 +1,96 @@
+"""The real servers, started when the first test asks for one and stopped when the session ends.
+
+Environments and models come from ``CANOPY_HOME`` (or ``.canopy``), so they are built once; state, logs and ports are
+the session's own, so a stack that somebody runs on the default ports is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from milvus_fixture import free_ports
+
+from canopy_local import stack as stack_module
+from canopy_local.settings import StackSettings
+from canopy_local.stack import StackStatus
+
+
+def isolated(folder: Path, shared: StackSettings) -> StackSettings:
+    """Settings with free ports and a home of their own, which shares the environments and the models."""
+    folder.mkdir(parents=True)
+    for name in ("venvs", "models"):
+        (shared.home / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(shared.home / name)
+    http, grpc, metrics, critic_http, critic_grpc, critic_metrics = free_ports(6)
+    return msgspec.structs.replace(
+        shared,
+        home=folder,
+        http_port=http,
+        grpc_port=grpc,
+        metrics_port=metrics,
+        critic_http_port=critic_http,
+        critic_grpc_port=critic_grpc,
+        critic_metrics_port=critic_metrics,
+    )
+
+
+@dataclasses.dataclass
+class Stack:
+    """A stack of the session's own, started server by server."""
+
+    settings: StackSettings
+
+    def need(self, *servers: str) -> StackStatus:
+        """Start servers that do not run; those that do are checked by their canary."""
+        return stack_module.up(self.settings, servers=servers, tied=True)
+
+    def status(self, *servers: str) -> StackStatus:
+        return stack_module.status(self.settings, servers=servers or stack_module.SERVERS)
+
+    def down(self, *servers: str) -> None:
+        stack_module.down(self.settings, servers=servers or stack_module.SERVERS)
+
+    @property
+    def evidence_url(self) -> str:
+        return f"127.0.0.1:{self.settings.grpc_port}"
+
+    @property
+    def critic_url(self) -> str:
+        return f"127.0.0.1:{self.settings.critic_grpc_port}"
+
+
+@pytest.fixture(scope="session")
+def shared_settings() -> StackSettings:
+    """Settings of the environment that the tests run in; its environments are built when missing."""
+    return StackSettings.from_environment()
+
+
+@pytest.fixture(scope="session")
+def stack(shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The session's stack, nothing of it started yet."""
+    folder = tmp_path_factory.mktemp("stack") / "home"
+    one = Stack(isolated(folder, shared_settings))
+    try:
+        yield one
+    finally:
+        one.down()
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def evidence_url(stack: Stack) -> str:
+    """gRPC address of the running evidence server."""
+    stack.need("evidence")
+    return stack.evidence_url
+
+
+@pytest.fixture(scope="session")
+def critic_url(stack: Stack) -> str:
+    """gRPC address of the running critic server."""
+    stack.need("critic")
+    return stack.critic_url
