@@ -18,12 +18,12 @@ from canopy_backend.errors import CanopyError
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
 from canopy_client import jobs
-from canopy_client.channels import CHANNEL_OPTIONS, Tls, check_target
+from canopy_client.channels import Tls, channel_options, check_target
 from canopy_client.codec import RequestOptions, limits_from_config
 from canopy_client.deadline import Deadline
 from canopy_client.jobs import EncoderInfo, ItemLike, Job, Part, Results
 from canopy_client.retry import RetryPolicy
-from canopy_client.status import error_from_status
+from canopy_client.status import call_error
 from canopy_milvus import IndexedItem
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ T = TypeVar("T")
 def open_channel(url: str, tls: Tls | None) -> Any:
     """A channel of the running event loop."""
     if tls is None:
-        return grpc.aio.insecure_channel(url, CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(url, tls.credentials(), CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(url, channel_options(url))
+    return grpc.aio.secure_channel(url, tls.credentials(), channel_options(url))
 
 
 class AsyncCanopyClient:
@@ -188,6 +188,6 @@ class AsyncCanopyClient:
             try:
                 return await method(request(), timeout=timeout)
             except grpc.aio.AioRpcError as error:
-                raise error_from_status(error.code().name, error.details() or "") from None
+                raise call_error(error, self.url) from None
 
         return await self._retry.run_async(attempt, deadline)

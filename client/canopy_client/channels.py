@@ -28,6 +28,14 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
 )
 
 
+_LOOPBACK: Final = ("localhost:", "127.", "[::1]:", "unix:")
+
+
+def channel_options(url: str) -> tuple[tuple[str, Any], ...]:
+    """Options of a channel to ``url``; a proxy of the environment is not asked for this machine's own addresses."""
+    return (*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)) if url.startswith(_LOOPBACK) else CHANNEL_OPTIONS
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
     """An encrypted connection; files in PEM.

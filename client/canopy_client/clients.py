@@ -17,20 +17,15 @@ from canopy_backend.errors import CanopyError
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
 from canopy_client import jobs
-from canopy_client.channels import CHANNEL_OPTIONS, Tls, check_target
+from canopy_client.channels import Tls, channel_options, check_target
 from canopy_client.codec import RequestOptions, limits_from_config
 from canopy_client.deadline import Deadline
 from canopy_client.jobs import EncoderInfo, ItemLike, Job, Part, Results
 from canopy_client.retry import RetryPolicy
-from canopy_client.status import error_from_status
+from canopy_client.status import call_error
 from canopy_milvus import IndexedItem
 
 T = TypeVar("T")
-
-
-def rpc_error(error: grpc.RpcError) -> CanopyError:
-    """The project's error for a failed call."""
-    return error_from_status(error.code().name, error.details() or "")
 
 
 class CanopyClient:
@@ -66,9 +61,9 @@ class CanopyClient:
         self._owned = channel is None
         if channel is None:
             channel = (
-                grpc.insecure_channel(url, CHANNEL_OPTIONS)
+                grpc.insecure_channel(url, channel_options(url))
                 if tls is None
-                else grpc.secure_channel(url, tls.credentials(), CHANNEL_OPTIONS)
+                else grpc.secure_channel(url, tls.credentials(), channel_options(url))
             )
         self._channel = channel
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -210,6 +205,6 @@ class CanopyClient:
             try:
                 return method(request(), timeout=timeout)
             except grpc.RpcError as error:
-                raise rpc_error(error) from None
+                raise call_error(error, self.url) from None
 
         return self._retry.run(attempt, deadline)

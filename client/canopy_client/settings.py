@@ -63,7 +63,9 @@ class Settings:
     k: int = field(default=10, metadata=_about("items retrieved in a round"))
     max_rounds: int = field(default=3, metadata=_about("most rounds of a question"))
     routed: bool = field(default=False, metadata=_about("let a router choose which modalities to search"))
-    budget_tokens: int = _setting(0, "most evidence tokens in a prompt; 0: 16000, or what the model can hold")
+    budget_tokens: int = field(
+        default=0, metadata=_about("most evidence tokens in a prompt; 0: 16000, or what the model can hold")
+    )
     deadline_s: float = field(default=60.0, metadata=_about("seconds that one call to the evidence server may take"))
     answer_deadline_s: float = field(default=300.0, metadata=_about("seconds that one question may take"))
     tls: bool = field(default=False, metadata=_about("encrypt the connections to both servers"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from canopy_backend.errors import (
     CODES,
@@ -16,6 +16,7 @@ from canopy_backend.errors import (
     InvalidItem,
     LimitExceeded,
     Overloaded,
+    ServerUnavailable,
 )
 
 _ENSEMBLE = re.compile(r"^in ensemble '[^']*', ")
@@ -76,6 +77,17 @@ def error_from_status(code: str, message: str) -> CanopyError:
     if code == "INTERNAL" and "not finite" in message:
         return EncoderFailure(message)
     return kind(message)
+
+
+def call_error(error: Any, url: str) -> CanopyError:
+    """The project's error for a failed call.
+
+    Args:
+        error: A ``grpc.RpcError`` with code and details, sync or async.
+        url: Where the call went; named when no server answered.
+    """
+    mapped = error_from_status(error.code().name, error.details() or "")
+    return ServerUnavailable(f"no server answers at {url} ({mapped})") if type(mapped) is ServerUnavailable else mapped
 
 
 def _invalid(message: str) -> CanopyError:

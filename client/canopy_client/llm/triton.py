@@ -21,7 +21,7 @@ from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Completion, Message
 from canopy_client.llm.chat_template import ChatTemplate
 from canopy_client.retry import RetryPolicy
-from canopy_client.status import error_from_status
+from canopy_client.status import call_error
 
 #: First Triton release (its server version) whose vLLM backend knows ``structured_outputs``: container 25.11.
 STRUCTURED_OUTPUTS_SINCE = (2, 63)
@@ -136,7 +136,7 @@ class TritonLanguageModel:
                 if chunks[-1].final:
                     break
         except grpc.aio.AioRpcError as error:
-            mapped = error_from_status(error.code().name, error.details() or "")
+            mapped = call_error(error, self._url)
             if chunks and not isinstance(mapped, DeadlineExceeded):
                 raise CriticError(f"the stream broke after {len(chunks)} messages: {mapped}") from None
             raise mapped from None
@@ -155,7 +155,7 @@ class TritonLanguageModel:
                     request = pb.ModelConfigRequest(name=self._model)
                     config = await self._stub().ModelConfig(request, timeout=timeout)
                 except grpc.aio.AioRpcError as error:
-                    raise error_from_status(error.code().name, error.details() or "") from None
+                    raise call_error(error, self._url) from None
                 return metadata.version, config.config.backend
 
             self._key_source = await self._retry.run_async(ask, deadline)

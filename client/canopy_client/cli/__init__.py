@@ -1,0 +1,5 @@
+"""The ``canopy`` command."""
+
+from canopy_client.cli.app import main
+
+__all__ = ["main"]
