@@ -20,7 +20,22 @@ from canopy_milvus.profile import detect
 #: Calls of one connection that may be under way at once.
 _WORKERS: Final = 16
 
+#: Calls that change a Milvus Lite folder. Lite loses or breaks its own files when two of them run at once.
+_CHANGES: Final = frozenset(
+    {
+        "create_collection",
+        "load_collection",
+        "drop_collection",
+        "create_alias",
+        "alter_alias",
+        "drop_alias",
+        "upsert",
+        "delete",
+    }
+)
+
 _lite_lock = threading.Lock()
+_lite_changes = threading.Lock()
 _lite_users: dict[str, int] = {}
 
 
@@ -77,6 +92,8 @@ class Connection:
     ) -> Callable[[], Any]:
         """Begin a call and return what waits for its answer; arguments and errors as in :meth:`call`."""
         function = getattr(self._client, method)
+        if self._folder is not None and method in _CHANGES:
+            function = _one_at_a_time(function)
         if collection is None:
             return self._submit(lambda timeout: function(timeout=timeout, **arguments), method, until)
 
@@ -122,6 +139,16 @@ class Connection:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._folder is not None:
             _close_folder(self._folder)
+
+
+def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` behind the lock that changes of Lite folders share."""
+
+    def locked(*arguments: Any, **options: Any) -> Any:
+        with _lite_changes:
+            return function(*arguments, **options)
+
+    return locked
 
 
 def _left(until: float) -> float:

@@ -248,15 +248,9 @@ class Corpus:
     def count(self, modality: Modality | None = None, *, deadline_s: float = 30.0) -> int:
         """Number of items, of one modality or of all, everything written before the call included."""
         until = time.monotonic() + deadline_s
+        arguments = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
         waits = [
-            self._connection.start(
-                "query",
-                collection.target,
-                until=until,
-                filter="",
-                output_fields=["count(*)"],
-                consistency_level="Strong",
-            )
+            self._connection.start("query", collection.target, until=until, **arguments)
             for one, collection in self._open.items()
             if modality in (None, one)
         ]

@@ -22,7 +22,7 @@ finally:
     else:
         os.environ["MILVUS_URI"] = _uri
 
-for _name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
+for _name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 __all__ = ["DataType", "Function", "FunctionType", "MilvusClient", "MilvusException"]
