@@ -1,4 +1,4 @@
-"""Two load generators with one result: Triton's perf_analyzer where it is found, else a small closed loop of our own."""
+"""Two load generators with one result: perf_analyzer where it is found, else a small closed loop of our own."""
 
 from __future__ import annotations
 
