@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -68,6 +68,12 @@ class Stack:
 def shared_settings() -> StackSettings:
     """Settings of the environment that the tests run in; its environments are built when missing."""
     return StackSettings.from_environment()
+
+
+@pytest.fixture(scope="session")
+def isolate() -> Callable[[Path, StackSettings], StackSettings]:
+    """Makes settings for a stack of a module's own."""
+    return isolated
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,7 @@ class Engine:
             LimitExceeded: The prompt leaves no room for an answer.
             CriticError: The engine has died.
         """
+        from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
         token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
@@ -98,7 +99,7 @@ class Engine:
             async with aclosing(outputs):
                 async for output in outputs:
                     yield _piece(output)
-        except ValueError as error:
+        except (VLLMClientError, ValueError) as error:
             raise InvalidRequest(f"sampling_parameters: {error}") from None
         except EngineDeadError:
             raise CriticError("the engine has stopped; restart the critic server") from None
@@ -124,12 +125,15 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # Its destructor would otherwise run when the interpreter has already let go of what it calls.
+        del self._engine
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=_STOP_TIMEOUT_S)
 
     def _parameters(self, sampling: Mapping[str, Any], structure: Mapping[str, Any] | None) -> Any:
+        from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
         try:
@@ -137,7 +141,7 @@ class Engine:
             return SamplingParams.from_optional(
                 **sampling, structured_outputs=shape, output_kind=RequestOutputKind.DELTA
             )
-        except (ValueError, TypeError) as error:
+        except (VLLMClientError, ValueError, TypeError) as error:
             raise InvalidRequest(f"sampling_parameters: {error}") from None
 
 
