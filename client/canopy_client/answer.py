@@ -89,7 +89,9 @@ class Answer(msgspec.Struct, kw_only=True):
         llm_calls: Calls by role: ``critic``, ``classifier``, ``router``, ``reader``.
         tables_whole: Whether tables were kept whole; ``None`` when no table was met.
         tokens_before: Reader tokens of all retrieved items.
-        tokens_after: Reader tokens of the evidence that the reader saw.
+        tokens_after: Reader tokens of what refinement kept of them.
+        tokens_read: Reader tokens of the evidence in the reader's prompt: fewer when over its budget, a few more for
+            the marks around each item.
         seconds: Time in all.
         reader_seconds: Time of the reader's call.
     """
@@ -103,5 +105,6 @@ class Answer(msgspec.Struct, kw_only=True):
     tables_whole: bool | None
     tokens_before: int
     tokens_after: int
+    tokens_read: int
     seconds: float
     reader_seconds: float

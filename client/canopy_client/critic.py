@@ -49,6 +49,8 @@ def parse_verdict(text: str) -> Verdict | None:
     rationale, answer, missing, query = (_meant(found.get(name, "")) for name in FIELDS if name != "sufficient")
     if sufficient:
         missing = query = ""
+    # "no" is an answer to a question, and never a fact or a search text.
+    missing, query = ("" if text.lower().strip(".") == "no" else text for text in (missing, query))
     return Verdict(rationale=rationale, answer=answer, sufficient=sufficient, missing=missing, query=query)
 
 

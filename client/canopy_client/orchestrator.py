@@ -293,7 +293,8 @@ class Orchestrator:
             llm_calls=dict(run.calls),
             tables_whole=run.tables_whole,
             tokens_before=sum(one.tokens_in for one in run.evidence),
-            tokens_after=prompt.tokens,
+            tokens_after=sum(one.tokens_kept for one in run.evidence),
+            tokens_read=prompt.tokens,
             seconds=now - run.started,
             reader_seconds=now - started,
         )

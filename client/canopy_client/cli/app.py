@@ -55,6 +55,8 @@ def _root(
     """Hierarchical evidence for retrieval-augmented generation."""
     level = logging.DEBUG if debug else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Milvus Lite serves from inside this process and logs a traceback for each call that it does not know.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
 
 
 def build() -> typer.Typer:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -75,7 +76,7 @@ def evidence_head(one: Evidence) -> Text:
 
 def evidence_text(one: Evidence) -> Group:
     """What was kept, in the item's own words."""
-    return Group(evidence_head(one), Text(one.text))
+    return Group(evidence_head(one), Padding(Text(one.text), (0, 0, 1, 2)))
 
 
 def evidence_tree(one: Evidence) -> Tree:
@@ -119,9 +120,12 @@ def answer_panel(answer: Answer) -> Panel:
     cited = ", ".join(
         f"[{one.number}] {one.evidence.title or one.evidence.item_id}" for one in answer.evidence if one.cited
     )
+    # The marks around items make the prompt a little longer than the evidence; only a cut is worth a word.
+    dropped = sum(one.regions_shown < len(one.evidence.regions) for one in answer.evidence)
+    read = f", read {answer.tokens_read} ({dropped} item(s) over the budget)" if dropped else ""
     facts = [
         f"stopped: {answer.stop.replace('_', ' ')} after {len(answer.rounds)} round(s), {answer.seconds:.1f} s",
-        f"reader tokens: {before} → {after}{_share(before, after)}; model calls: {calls}",
+        f"reader tokens: {before} → {after}{_share(before, after)}{read}; model calls: {calls}",
     ]
     if answer.tables_whole is not None:
         facts.append("tables: kept whole (aggregate question)" if answer.tables_whole else "tables: rows (lookup)")
