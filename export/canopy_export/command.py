@@ -12,7 +12,7 @@ from canopy_backend.errors import ExportError
 from canopy_export.export import Profile, export_encoders
 
 #: The example encoder: its package, which holds the weights, and the name that its manifests get.
-_EXAMPLE_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+EXAMPLE_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def example_model() -> Path:
@@ -54,7 +54,7 @@ def export(
         repository,
         adapter=adapter,
         profile=_profile(profile),
-        name=name or (None if model else _EXAMPLE_NAME),
+        name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
         report=(lambda _: None) if as_json else console.print,
     )

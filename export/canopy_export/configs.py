@@ -31,8 +31,8 @@ from canopy_export.model_config import (
 DIMENSION: Final = 384
 #: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
 MAX_QUEUE_SIZE: Final = 256
-#: Tokens of one ONNX Runtime call in the embedded profile: bounds its memory, and larger calls are no faster.
-CHUNK_TOKENS: Final = 4096
+#: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
+CHUNK_TOKENS: Final = 1024
 
 _STRING, _INT64, _FP32, _INT32, _UINT8 = (
     DataType.STRING,
@@ -175,14 +175,15 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
         ("query_encoder", _QUERY_INPUTS, Tensor("embedding", _FP32, (dimension,)), (16, 32)),
         ("node_encoder", _NODE_INPUTS, Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
     ):
-        for profile, backend, filename, kind in (
-            ("config.pbtxt", {"platform": "tensorrt_plan"}, "model.plan", Kind.GPU),
-            ("configs/onnx.pbtxt", {"platform": "onnxruntime_onnx"}, "model.onnx", Kind.CPU),
-            ("configs/embedded.pbtxt", {"backend": "python"}, "model.py", Kind.CPU),
+        for profile, platform, filename, kind in (
+            ("config.pbtxt", "tensorrt_plan", "model.plan", Kind.GPU),
+            ("configs/onnx.pbtxt", "onnxruntime_onnx", "model.onnx", Kind.CPU),
+            ("configs/embedded.pbtxt", "", "model.py", Kind.CPU),
         ):
             config = ModelConfig(
                 name=name,
-                **backend,
+                platform=platform,
+                backend="" if platform else "python",
                 default_model_filename=filename,
                 max_batch_size=max_rows,
                 input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
@@ -192,7 +193,7 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
                 # Queries repeat from round to round and from user to user; node rows hardly ever do.
                 response_cache=ResponseCache() if name == "query_encoder" else None,
                 model_warmup=tuple(_warmup(inputs, width) for width in widths),
-                parameters=_embedded_parameters() if backend.get("backend") == "python" else {},
+                parameters={} if platform else _embedded_parameters(),
             )
             configs.append((name, profile, config))
     return configs

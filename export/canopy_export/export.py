@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
-from canopy_backend.templates import TEMPLATE_HASH
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, file_sha256
+from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
 from canopy_export.configs import write_configs
 from canopy_export.source import OPSET, Source, adapter_revision, read_source
@@ -146,7 +146,7 @@ def _current(folder: Path, wanted: EncoderManifest) -> EncoderManifest | None:
 def _build(
     encoder: str, source: Source, adapter: Path | None, folder: Path, wanted: EncoderManifest
 ) -> EncoderManifest:
-    from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone
+    from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
     from canopy_export.onnx_graph import export_node_graph, export_query_graph
 
     graph_file = folder / GRAPH_FILE
@@ -154,7 +154,7 @@ def _build(
     # Without a manifest a half-finished export is told from a finished one.
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     backbone = load_backbone(str(source.path))
-    vocabulary = int(backbone.config.vocab_size)
+    vocabulary = vocabulary_of(backbone)
     if adapter is not None:
         from canopy_export.adapter import merge_adapter
 

@@ -6,6 +6,7 @@ condition of a library's mask code is frozen into the graph, and both pool and n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,12 @@ _EPSILON: Final = 1e-12
 _SHIFTED_POSITIONS: Final = {"roberta", "xlm-roberta", "camembert"}
 
 
+def vocabulary_of(backbone: nn.Module) -> int:
+    """Number of token ids that a backbone knows."""
+    config: Any = backbone.config
+    return int(config.vocab_size)
+
+
 def load_backbone(path: str) -> nn.Module:
     """Load a backbone in float32 with plain attention, the form that exports.
 
@@ -32,7 +39,8 @@ def load_backbone(path: str) -> nn.Module:
     from transformers import AutoModel
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    disable_progress_bar: Callable[[], None] = logging.disable_progress_bar
+    disable_progress_bar()
     try:
         model: nn.Module = AutoModel.from_pretrained(
             path, dtype=torch.float32, attn_implementation="eager", local_files_only=True

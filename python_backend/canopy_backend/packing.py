@@ -37,6 +37,12 @@ class PackedRows:
     slots: npt.NDArray[np.int32]
 
 
+def empty_row() -> PackedRows:
+    """One row that holds nothing, for a model step that may not receive zero rows."""
+    ids, segment_ids, position_ids = np.zeros((3, 1, MIN_WIDTH), np.int64)
+    return PackedRows(ids, segment_ids, position_ids, np.zeros((0, 2), np.int32))
+
+
 def row_width(longest: int) -> int:
     """The smallest row that holds a sequence of ``longest`` tokens: 64, 128, 256 and so on."""
     width = MIN_WIDTH

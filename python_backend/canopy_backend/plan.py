@@ -22,7 +22,7 @@ from canopy_backend.fragments.video import SEGMENT_MS
 from canopy_backend.hierarchy import BRANCHING, Hierarchy, balanced
 from canopy_backend.items import Item, VideoItem
 from canopy_backend.limits import Limits
-from canopy_backend.packing import PackedRows, pack, row_width
+from canopy_backend.packing import PackedRows, empty_row, pack, row_width
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 from canopy_backend.tree import UNITS, Tree, content_hash, decode_tree
 
@@ -214,7 +214,7 @@ def plan_request(
             tokens = count_tokens(item, fragments, counter)
             node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer))
         plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
-    rows, parts = _place(node_plans, tokenizer)
+    rows, parts = _place(node_plans)
     limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
     plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
     none = np.zeros(0, np.int32)
@@ -254,15 +254,13 @@ def own_tree(item: Item, index: int, revision: str) -> Tree:
         raise error.at(index) from None
 
 
-def _place(plans: Sequence[NodePlan | None], tokenizer: EncoderTokenizer) -> tuple[PackedRows, list[Int32Array]]:
+def _place(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[Int32Array]]:
     """Pack the sequences of all items, equal ones once; then each item's parts with their places."""
     known: dict[tuple[int, ...], int] = {}
     which = [
         [known.setdefault(tuple(sequence), len(known)) for sequence in plan.sequences] if plan else [] for plan in plans
     ]
-    # A step may not receive zero rows.
-    distinct = list(known) or [(*tokenizer.head, *tokenizer.tail) or (0,)]
-    rows = pack(distinct, row_width(max(map(len, distinct))))
+    rows = pack(list(known), row_width(max(map(len, known)))) if known else empty_row()
     parts = [
         np.column_stack([plan.nodes, rows.slots[places], plan.weights]) if plan else np.zeros((0, 4), np.int32)
         for plan, places in zip(plans, which, strict=True)

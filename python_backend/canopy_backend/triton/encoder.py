@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from canopy_backend.errors import ExportError, InvalidRequest, code_of
 from canopy_backend.triton import tensors
@@ -28,13 +29,13 @@ class OnnxEncoder:
         chunk_tokens: Most tokens of one call, padding included; more rows go through in several calls.
 
     Attributes:
-        inputs: Names of the graph's inputs, each int64 ``[n, L]``.
+        inputs: Names of the graph's inputs, each int64 ``[n, L]``; the second is zero where padding is.
 
     Raises:
         ExportError: The file is missing or cannot be loaded.
     """
 
-    def __init__(self, path: Path, *, threads: int = 0, chunk_tokens: int = 4096) -> None:
+    def __init__(self, path: Path, *, threads: int = 0, chunk_tokens: int = 1024) -> None:
         import onnxruntime
 
         if not path.is_file():
@@ -48,9 +49,26 @@ class OnnxEncoder:
             raise ExportError(f"encoder graph {str(path)!r}: {error}") from None
         self._chunk_tokens = chunk_tokens
         self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self._shapes: dict[int, tuple[int, ...]] = {}
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
-        """Encode n rows of one length: float32 ``[n, ...]``."""
+        """Encode n rows of one length: float32 ``[n, ...]``; a row that is all padding is zeros and costs nothing."""
+        used: npt.NDArray[np.bool_] = np.asarray(inputs[self.inputs[1]].any(axis=1))
+        if used.all():
+            return self._chunks(inputs)
+        width = inputs[self.inputs[1]].shape[1]
+        outputs = np.zeros((len(used), *self._row_shape(width)), np.float32)
+        if used.any():
+            outputs[used] = self._chunks({name: array[used] for name, array in inputs.items()})
+        return outputs
+
+    def _row_shape(self, width: int) -> tuple[int, ...]:
+        """Shape of one row's output, which only the graph knows: asked once a width."""
+        if width not in self._shapes:
+            self._shapes[width] = self._chunks(dict.fromkeys(self.inputs, np.zeros((1, width), np.int64))).shape[1:]
+        return self._shapes[width]
+
+    def _chunks(self, inputs: Mapping[str, Array]) -> Array:
         rows, width = next(iter(inputs.values())).shape
         step = max(1, self._chunk_tokens // width)
         chunks = [

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from canopy_backend.errors import InvalidRequest
-from canopy_backend.items import decode_items
 from canopy_backend.limits import Limits
 from canopy_backend.packing import PackedRows
 from canopy_backend.plan import RequestPlan, plan_request
 from canopy_backend.triton.artefacts import load_counter, load_pair
+from canopy_backend.triton.items import read_items
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
@@ -38,7 +38,7 @@ class HierarchyModel(Model):
         if len(queries) != 1:
             raise InvalidRequest(f"QUERY must hold one query, not {len(queries)}")
         ids, mask = query_rows(queries, self._query.tokenizer, self._limits)
-        items = decode_items(string_list(inputs["ITEMS"]), self._limits)
+        items = read_items(inputs["ITEMS"], self._limits)
         rows, plan = plan_request(
             items,
             tokenizer=self._node.tokenizer,

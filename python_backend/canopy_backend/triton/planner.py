@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from canopy_backend.encoding import plan_items
-from canopy_backend.items import decode_items
 from canopy_backend.limits import Limits
 from canopy_backend.plan import plan_request
 from canopy_backend.tokenization import pad
 from canopy_backend.triton.artefacts import load_counter, load_pair
 from canopy_backend.triton.hierarchy import plan_tensor, row_tensors
+from canopy_backend.triton.items import read_items
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import Options
-from canopy_backend.triton.tensors import Array, string_list
+from canopy_backend.triton.tensors import Array
 
 
 class PlannerModel(Model):
@@ -31,7 +31,7 @@ class PlannerModel(Model):
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Plan one request."""
-        items = decode_items(string_list(inputs["ITEMS"]), self._limits)
+        items = read_items(inputs["ITEMS"], self._limits)
         rows, plan = plan_request(
             items,
             tokenizer=self._node.tokenizer,

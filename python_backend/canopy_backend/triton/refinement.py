@@ -8,16 +8,17 @@ import numpy as np
 
 from canopy_backend.errors import EncoderFailure
 from canopy_backend.evidence import Evidence, assemble, decisions, encode_evidence, encode_trace
-from canopy_backend.items import Item, TableItem, decode_items
+from canopy_backend.items import Item, TableItem
 from canopy_backend.limits import Limits
 from canopy_backend.plan import RequestPlan
 from canopy_backend.refinement import refine_many, score
 from canopy_backend.tree import Tree
 from canopy_backend.triton.artefacts import NODE_ENCODER, load_counter, load_encoder
+from canopy_backend.triton.items import read_items
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
-from canopy_backend.triton.tensors import Array, string_array, string_list
+from canopy_backend.triton.tensors import Array, string_array
 
 
 class RefinementModel(Model):
@@ -38,7 +39,7 @@ class RefinementModel(Model):
         query = inputs["QUERY_EMBEDDING"].reshape(-1)
         if not np.isfinite(query).all():
             raise EncoderFailure("the query encoder returned values that are not finite")
-        items = decode_items(string_list(inputs["ITEMS"]), self._limits)
+        items = read_items(inputs["ITEMS"], self._limits)
         plan = RequestPlan.from_bytes(inputs["PLAN"])
         trees = plan.trees(items, inputs["NODE_EMBEDDINGS"], revision=self._revision, reader=self._reader)
         return evidence_tensors(items, trees, query, options, tally)

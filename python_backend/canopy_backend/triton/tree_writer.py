@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from canopy_backend.items import decode_items
 from canopy_backend.limits import Limits
 from canopy_backend.plan import RequestPlan
 from canopy_backend.tree import encode_tree
 from canopy_backend.triton.artefacts import NODE_ENCODER, load_counter, load_encoder
+from canopy_backend.triton.items import read_items
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import Options
-from canopy_backend.triton.tensors import Array, string_array, string_list
+from canopy_backend.triton.tensors import Array, string_array
 
 
 class TreeWriterModel(Model):
@@ -29,7 +29,7 @@ class TreeWriterModel(Model):
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Write the trees of one request."""
-        items = decode_items(string_list(inputs["ITEMS"]), self._limits)
+        items = read_items(inputs["ITEMS"], self._limits)
         plan = RequestPlan.from_bytes(inputs["PLAN"])
         trees = plan.trees(items, inputs["NODE_EMBEDDINGS"], revision=self._revision, reader=self._reader)
         return {
