@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from canopy_backend.items import TableItem, TextItem, VideoItem, Cue
+from canopy_backend.items import Cue, TableItem, TextItem, VideoItem
 from canopy_client import CanopyClient
 
 pytestmark = pytest.mark.server

@@ -57,10 +57,9 @@ def test_an_item_survives_the_wire(item: Item) -> None:
 def test_any_bytes_are_an_item_or_a_named_refusal(payload: bytes) -> None:
     try:
         item = decode_item(payload)
-    except InvalidItem as error:
-        assert str(error).startswith("item")
-    else:
-        assert decode_item(encode_item(item)) == item
+    except InvalidItem:
+        return
+    assert decode_item(encode_item(item)) == item
 
 
 def test_unknown_fields_pass_by() -> None:
