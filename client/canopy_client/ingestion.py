@@ -14,8 +14,8 @@ from canopy_backend.items import Item
 from canopy_client.clients import CanopyClient
 from canopy_milvus import Corpus
 
-#: Items that are in memory together, with their trees.
-BATCH: Final = 64
+#: Items that are in memory together, with their trees; few enough that a slow server indexes them within a deadline.
+BATCH: Final = 16
 
 
 class IngestionReport(msgspec.Struct, frozen=True, kw_only=True):

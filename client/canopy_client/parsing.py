@@ -74,9 +74,11 @@ def first_word_of(text: str, words: Sequence[str]) -> str | None:
 
 def _lines(text: str, names: Sequence[str]) -> dict[str, str]:
     """``name: value`` lines; a line without a known name continues nothing and is passed over."""
-    pattern = re.compile(rf"^[\W_]*({'|'.join(names)})\b[^:=\n]{{0,40}}[:=][ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+    name = "|".join(names)
+    # Marks in front are bounded, and so is the time for a text of nothing but marks and line ends.
+    pattern = rf"^(?:[^\w\n]|_){{0,16}}({name})\b[^:=\n]{{0,40}}[:=][ \t]*(.*)$"
     result: dict[str, str] = {}
-    for match in pattern.finditer(text):
+    for match in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
         result.setdefault(match[1], match[2].strip().strip("*`"))
     return result
 

@@ -84,10 +84,14 @@ def call_error(error: Any, url: str) -> CanopyError:
 
     Args:
         error: A ``grpc.RpcError`` with code and details, sync or async.
-        url: Where the call went; named when no server answered.
+        url: Where the call went; named when no answer came.
     """
     mapped = error_from_status(error.code().name, error.details() or "")
-    return ServerUnavailable(f"no server answers at {url} ({mapped})") if type(mapped) is ServerUnavailable else mapped
+    if type(mapped) is ServerUnavailable:
+        return ServerUnavailable(f"no server answers at {url} ({mapped})")
+    if type(mapped) is DeadlineExceeded:
+        return DeadlineExceeded(f"no answer from {url} in time ({mapped})")
+    return mapped
 
 
 def _invalid(message: str) -> CanopyError:
