@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from canopy_local import procfs
+from canopy_local.errors import PortBusy, StackError
+from canopy_local.locking import locked
+from canopy_local.logs import tail
+from canopy_local.processes import check_ports
+from canopy_local.settings import StackSettings
+from canopy_local.state import ServerState, State
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> StackSettings:
+    return StackSettings(home=tmp_path)
+
+
+def entry(pid: int = 0, ticks: int = 0) -> ServerState:
+    return ServerState("evidence", "f" * 32, {"grpc": 8001}, "canopy_evidence_ffff_", "log", pid, ticks)
+
+
+def test_start_of_a_process_is_told_apart_from_a_recycled_pid() -> None:
+    ticks = procfs.start_ticks(os.getpid())
+    assert ticks is not None
+    assert ticks > 0
+    assert entry(os.getpid(), ticks).alive
+    assert not entry(os.getpid(), ticks - 1).alive
+    assert not entry().alive
+    assert procfs.start_ticks(2**22 + 1) is None
+
+
+def test_a_process_is_found_by_its_token_alone() -> None:
+    first = Path(f"/proc/{os.getpid()}/environ").read_bytes()
+    assert f"{procfs.TOKEN_VARIABLE}=".encode() not in first
+    assert procfs.carriers("f" * 32) == []
+    assert entry(os.getpid(), procfs.start_ticks(os.getpid()) or 0).processes == []
+
+
+def test_ending_a_token_that_nobody_carries_signals_nobody() -> None:
+    assert procfs.end("f" * 32, os.getpid(), timeout_s=1) == []
+
+
+def test_state_survives_and_bad_state_counts_as_none(settings: StackSettings) -> None:
+    assert State.load(settings).servers == {}
+    state = State({"evidence": entry(5, 7)})
+    state.save(settings)
+    assert State.load(settings).servers == state.servers
+    (settings.home / "state.json").write_text("{")
+    assert State.load(settings).servers == {}
+
+
+def test_a_short_prefix_may_not_remove_shared_memory() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        procfs.remove_shared_memory("canopy_")
+    assert procfs.remove_shared_memory("canopy_evidence_nobody_") == []
+
+
+@pytest.mark.parametrize("purpose", ["http", "grpc", "metrics"])
+def test_a_busy_port_is_named(settings: StackSettings, purpose: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        free = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+        wanted = msgspec.structs.replace(settings, **(free | {f"{purpose}_port": port}))
+        with pytest.raises(PortBusy, match=f"port {port} .*CANOPY_{purpose.upper()}_PORT"):
+            check_ports(wanted, "evidence")
+    check_ports(wanted, "evidence")
+
+
+def test_an_address_of_another_machine_is_refused(settings: StackSettings) -> None:
+    with pytest.raises(StackError, match=r"192\.0\.2\.77"):
+        check_ports(msgspec.structs.replace(settings, host="192.0.2.77", http_port=0), "evidence")
+
+
+def test_lock_is_held_and_given_back(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with locked(tmp_path, lines.append):
+        with (tmp_path / "canopy.lock").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (
+            pytest.raises(StackError, match=f"process {os.getpid()} holds"),
+            locked(tmp_path, lines.append, timeout_s=0.1),
+        ):
+            pass
+    assert lines == [f"waiting for another canopy command (process {os.getpid()})"]
+    with locked(tmp_path, lines.append, timeout_s=0.1):
+        pass
+
+
+def test_tail_leaves_tables_and_routine_out(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("E0101 bad model\n+---+\n| a |\n+---+\nI1130 07:00:00 fine\n\nerror: creating server\n")
+    assert tail(log) == "E0101 bad model\nerror: creating server"
+    assert tail(log, lines=1) == "error: creating server"
+    assert tail(tmp_path / "none") == ""
