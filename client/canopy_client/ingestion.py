@@ -61,7 +61,7 @@ def ingest(
         stored = corpus.unchanged(batch)
         changed = [item for item in batch if item.id not in stored]
         try:
-            corpus.upsert(client.index(changed))
+            corpus.upsert(client.index(changed, deadline_s=INDEX_DEADLINE_S))
         except InvalidItem as error:
             # Its index counts this batch, which the caller does not know.
             raise InvalidItem(error.reason, item_id=error.item_id, field=error.field) from None
