@@ -14,6 +14,7 @@ TOKEN_VARIABLE: Final = "CANOPY_PROCESS_TOKEN"  # noqa: S105
 _PROC: Final = Path("/proc")
 _SHM: Final = Path("/dev/shm")  # noqa: S108
 _POLL_S: Final = 0.1
+_ORPHAN_S: Final = 4.0
 
 
 def start_ticks(pid: int) -> int | None:
@@ -59,6 +60,7 @@ def end(token: str, leader: int, *, timeout_s: float) -> list[int]:
         _send(leader, signal.SIGTERM)
         running = _wait(token, leader, timeout_s)
     killed: list[int] = []
+    semaphores = _semaphores(running)
     # More than once: a process may have started another between the look and the signal.
     for _ in range(5):
         if not running:
@@ -67,6 +69,8 @@ def end(token: str, leader: int, *, timeout_s: float) -> list[int]:
             _send(pid, signal.SIGKILL)
         killed += running
         running = _wait(token, leader, 2.0)
+    for path in semaphores:
+        path.unlink(missing_ok=True)
     return killed
 
 
@@ -93,12 +97,26 @@ def shared_memory(prefix: str) -> list[Path]:
     return sorted(path for path in _SHM.iterdir() if path.name.startswith(prefix)) if _SHM.is_dir() else []
 
 
+def _semaphores(pids: list[int]) -> set[Path]:
+    """Semaphores that Python's multiprocessing made for processes; those that are killed leave them behind."""
+    found: set[Path] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+            names = (line.rpartition(f"{_SHM}/")[2] for line in maps.splitlines() if f"{_SHM}/sem.mp-" in line)
+            found.update(_SHM / name.split()[0] for name in names)
+    return found
+
+
 def _wait(token: str, leader: int, timeout_s: float) -> list[int]:
     """Wait until no process carries the token; returns those that still do."""
-    until = time.monotonic() + timeout_s
+    until, orphaned = time.monotonic() + timeout_s, False
     while True:
         reap(leader)
         running = carriers(token)
+        if leader not in running and not orphaned:
+            # Without the server nothing of it ends in good order any more.
+            until, orphaned = min(until, time.monotonic() + _ORPHAN_S), True
         if not running or time.monotonic() > until:
             return running
         time.sleep(_POLL_S)

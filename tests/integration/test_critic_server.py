@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +23,7 @@ from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Message
 from canopy_client.llm.triton import TritonLanguageModel
 from canopy_client.status import error_from_status
+from canopy_local.state import State
 
 pytestmark = pytest.mark.critic
 
@@ -233,6 +236,18 @@ async def test_client_gets_structured_answers_concurrently(model: TritonLanguage
     )
     assert len({answer.text for answer in answers}) == 1
     assert set(json.loads(answers[0].text)) == {"sufficient", "gap"}
+
+
+def test_engine_does_not_outlive_a_killed_server(stack: Any, critic_url: str) -> None:
+    """The engine is a process of the model's process of the server: the death of the first ends all three."""
+    entry = State.load(stack.settings).servers["critic"]
+    assert len(entry.processes) >= 3
+    os.kill(entry.pid, signal.SIGKILL)
+    until = time.monotonic() + 30
+    while entry.processes:
+        assert time.monotonic() < until, entry.processes
+        time.sleep(0.2)
+    stack.need("critic")
 
 
 async def test_restart_in_the_middle_of_a_session(stack: Any, model: TritonLanguageModel) -> None:

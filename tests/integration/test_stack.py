@@ -214,6 +214,7 @@ def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
 
 
 def test_failed_start_shows_the_log_and_leaves_nothing(settings: StackSettings, tmp_path: Path) -> None:
+    stack_module.down(settings, servers=EVIDENCE)
     repository = tmp_path / "repository"
     for model in ("compress", "index", "embed_query"):
         (repository / model / "1").mkdir(parents=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import Future
@@ -29,6 +32,16 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 _STOP_TIMEOUT_S: Final = 15.0
+#: Ends the engine's processes when this one has gone in whatever way, which its own standard input tells: they would
+#: wait for it for ever. The descriptors are opened first, so no later process of the same number can be meant.
+_GUARD: Final = """
+import contextlib, os, signal, sys
+engines = [os.pidfd_open(int(pid)) for pid in sys.argv[1:]]
+sys.stdin.buffer.read()
+for engine in engines:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(engine, signal.SIGKILL)
+"""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -118,6 +131,9 @@ class Engine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        pids = [str(child.pid) for child in multiprocessing.active_children()]
+        command = [sys.executable, "-I", "-S", "-c", _GUARD, *pids]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603
         self._window: int = self._engine.model_config.max_model_len
         self._tokenizer: Any = self._engine.get_tokenizer()
 
@@ -125,6 +141,7 @@ class Engine:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         # The engine keeps nothing that is worth waiting for: it takes seconds to end by itself.
         self._engine.shutdown(timeout=0.2)
+        self._guard.communicate(timeout=_STOP_TIMEOUT_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
