@@ -14,8 +14,11 @@ from canopy_backend.items import Item
 from canopy_client.clients import CanopyClient
 from canopy_milvus import Corpus
 
-#: Items that are in memory together, with their trees; few enough that a slow server indexes them within a deadline.
+#: Items that are in memory together, with their trees; few, so that progress shows and a kill loses little.
 BATCH: Final = 16
+
+#: Seconds that a batch may take in the server; long items on a busy machine need more than a question does.
+INDEX_DEADLINE_S: Final = 600.0
 
 
 class IngestionReport(msgspec.Struct, frozen=True, kw_only=True):
