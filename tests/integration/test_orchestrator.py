@@ -205,10 +205,12 @@ def test_the_command_indexes_and_compresses(evidence_url: str, tmp_path: Path) -
     assert report["indexed"] == report["items"] > 0
     second = json.loads(canopy("index", "examples/corpus/images", "--json", **environment).stdout)
     assert (second["indexed"], second["unchanged"]) == (0, report["items"])
-    shown = canopy("compress", "--query", JUDO, "examples/corpus/passages.jsonl", "--json", **environment)
+    passages = tmp_path / "passages.jsonl"
+    passages.write_bytes(b"\n".join((ROOT / FILES[0]).read_bytes().splitlines()[:3]))
+    shown = canopy("compress", "--query", JUDO, str(passages), "--json", **environment)
     evidence = json.loads(shown.stdout)
     assert any("1882" in one["text"] for one in evidence)
-    tree = canopy("compress", "-q", JUDO, "--trace", "examples/corpus/passages.jsonl", **environment)
+    tree = canopy("compress", "-q", JUDO, "--trace", str(passages), **environment)
     assert "kept" in tree.stdout
     assert "reader tokens:" in tree.stdout
 
