@@ -10,15 +10,13 @@ import argparse
 import os
 import platform
 import re
-import socket
 import tempfile
 from pathlib import Path
-
-import msgspec
 
 from benchmarks import inprocess, load, memory, workload
 from canopy_client import CanopyClient
 from canopy_local import stack
+from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings
 
 CONCURRENCIES = [1, 2, 4]
@@ -31,10 +29,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(workload.ROOT)} as well")
     options = parser.parse_args()
-    settings = msgspec.structs.replace(StackSettings.from_environment(), **_free_ports())
-    settings = msgspec.structs.replace(settings, home=settings.home)
-    with stack.running(settings, servers=["evidence"], report=print) as status:
-        page = _page(settings, status.servers[0].pid, status.servers[0].version, quick=options.quick)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = isolated(StackSettings.from_environment(), Path(folder, "home"))
+        with stack.running(settings, servers=["evidence"], report=print) as status:
+            page = _page(settings, status.servers[0].pid, status.servers[0].version, quick=options.quick)
     print(page)
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
@@ -139,17 +137,6 @@ def _tables(
                     for concurrency in CONCURRENCIES
                 ]
     return figures
-
-
-def _free_ports() -> dict[str, int]:
-    """Three ports that are free now."""
-    probes = [socket.socket() for _ in range(3)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
 
 
 def _machine() -> str:

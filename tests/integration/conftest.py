@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-import msgspec
 import pytest
-from milvus_fixture import free_ports
 
 from canopy_local import stack as stack_module
+from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings
 from canopy_local.stack import StackStatus
-
-
-def isolated(folder: Path, shared: StackSettings) -> StackSettings:
-    """Settings with free ports and a home of their own, which shares the environments and the models."""
-    folder.mkdir(parents=True)
-    for name in ("venvs", "models"):
-        (shared.home / name).mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(shared.home / name)
-    http, grpc, metrics, critic_http, critic_grpc, critic_metrics = free_ports(6)
-    return msgspec.structs.replace(
-        shared,
-        home=folder,
-        http_port=http,
-        grpc_port=grpc,
-        metrics_port=metrics,
-        critic_http_port=critic_http,
-        critic_grpc_port=critic_grpc,
-        critic_metrics_port=critic_metrics,
-    )
 
 
 @dataclasses.dataclass
@@ -71,16 +50,10 @@ def shared_settings() -> StackSettings:
 
 
 @pytest.fixture(scope="session")
-def isolate() -> Callable[[Path, StackSettings], StackSettings]:
-    """Makes settings for a stack of a module's own."""
-    return isolated
-
-
-@pytest.fixture(scope="session")
 def stack(shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The session's stack, nothing of it started yet."""
     folder = tmp_path_factory.mktemp("stack") / "home"
-    one = Stack(isolated(folder, shared_settings))
+    one = Stack(isolated(shared_settings, folder))
     try:
         yield one
     finally:
@@ -100,3 +73,9 @@ def critic_url(stack: Stack) -> str:
     """gRPC address of the running critic server."""
     stack.need("critic")
     return stack.critic_url
+
+
+@pytest.fixture(scope="session")
+def stack_environment(evidence_url: str, critic_url: str) -> dict[str, str]:
+    """What the `canopy` command needs in its environment to find this session's servers."""
+    return {"CANOPY_URL": evidence_url, "CANOPY_CRITIC_URL": critic_url, "CANOPY_BUDGET_TOKENS": "600"}

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from canopy_local.isolation import free_ports
 from milvus import MilvusServerConfig, _initialize_data_files
 
 _START_TIMEOUT_S = 90.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at the moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class RunningMilvus:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from canopy_local import command, procfs
 from canopy_local import stack as stack_module
 from canopy_local.errors import PortBusy
+from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings, variable_of
 from canopy_local.stack import ServerStatus
 from canopy_local.state import State
@@ -33,10 +34,10 @@ EVIDENCE = ("evidence",)
 
 @pytest.fixture(scope="module")
 def settings(
-    shared_settings: StackSettings, isolate: Callable[..., StackSettings], tmp_path_factory: pytest.TempPathFactory
+    shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StackSettings]:
     """A stack of this module's own: these tests break it."""
-    one = isolate(tmp_path_factory.mktemp("broken") / "home", shared_settings)
+    one = isolated(shared_settings, tmp_path_factory.mktemp("broken") / "home")
     try:
         yield one
     finally:
@@ -197,7 +198,8 @@ def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
     code = (
         "import sys, time, msgspec\n"
         "from canopy_local import stack\n"
-        "from canopy_local.settings import StackSettings\n"
+        "from canopy_local.isolation import isolated
+from canopy_local.settings import StackSettings\n"
         "settings = msgspec.json.decode(sys.argv[1], type=StackSettings, dec_hook=lambda kind, value: kind(value))\n"
         "stack.up(settings, servers=('evidence',), tied=True)\n"
         "print('up', flush=True)\n"
