@@ -33,9 +33,7 @@ EVIDENCE = ("evidence",)
 
 
 @pytest.fixture(scope="module")
-def settings(
-    shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StackSettings]:
+def settings(shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackSettings]:
     """A stack of this module's own: these tests break it."""
     one = isolated(shared_settings, tmp_path_factory.mktemp("broken") / "home")
     try:
@@ -198,8 +196,7 @@ def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
     code = (
         "import sys, time, msgspec\n"
         "from canopy_local import stack\n"
-        "from canopy_local.isolation import isolated
-from canopy_local.settings import StackSettings\n"
+        "from canopy_local.settings import StackSettings\n"
         "settings = msgspec.json.decode(sys.argv[1], type=StackSettings, dec_hook=lambda kind, value: kind(value))\n"
         "stack.up(settings, servers=('evidence',), tied=True)\n"
         "print('up', flush=True)\n"
