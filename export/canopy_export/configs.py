@@ -201,7 +201,7 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
 
 def _embedded_parameters() -> dict[str, Parameter]:
     return {
-        # 0 threads: as many as ONNX Runtime chooses, one a core.
+        # 0 threads: one for each CPU that the process may use.
         "threads": Parameter("0"),
         "chunk_tokens": Parameter(str(CHUNK_TOKENS)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ class OnnxEncoder:
 
     Args:
         path: The ONNX file.
-        threads: Threads of one call; 0 lets ONNX Runtime choose, one a core.
+        threads: Threads of one call; 0 is one for each CPU that this process may use.
         chunk_tokens: Most tokens of one call, padding included; more rows go through in several calls.
 
     Attributes:
@@ -41,7 +42,8 @@ class OnnxEncoder:
         if not path.is_file():
             raise ExportError(f"encoder graph {str(path)!r}: no such file; run the export")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        # ONNX Runtime's own choice counts physical cores only and leaves half of a small machine idle.
+        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
         options.inter_op_num_threads = 1
         # Waiting threads would spin on cores that the other models of the server need.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
