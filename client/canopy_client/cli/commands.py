@@ -86,14 +86,6 @@ def compress(
         render.evidence_list(Console(), evidence)
 
 
-def demo() -> None:
-    """Start the stack, index the example corpus, ask three questions of it, stop the stack."""
-    # Imported here: it reaches for the local stack, which a client-only installation lacks.
-    from canopy_client.demo import run
-
-    run(Console())
-
-
 @takes(*SERVER, *STORE, *MODEL, *LOOP)
 def config(settings: Settings, as_json: AsJson = False) -> None:
     """Show every setting: flag, variable, value, meaning."""

@@ -31,6 +31,11 @@ class DemoQuestion(msgspec.Struct, kw_only=True):
     answers: list[str] = []
 
 
+def demo() -> None:
+    """Start the stack, index the example corpus, ask three questions of it, stop the stack."""
+    run(Console())
+
+
 def run(console: Console) -> None:
     """Bring the stack up, index, ask, take it down.
 
