@@ -41,14 +41,6 @@ def carriers(token: str) -> list[int]:
     return sorted(found)
 
 
-def command_of(pid: int) -> str:
-    """The program that a process runs, for messages; empty when it is gone."""
-    try:
-        return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def end(token: str, leader: int, *, timeout_s: float) -> list[int]:
     """Stop every process that carries a token: SIGTERM to the leader, a bounded wait, SIGKILL to what is left.
 
@@ -60,17 +52,14 @@ def end(token: str, leader: int, *, timeout_s: float) -> list[int]:
         _send(leader, signal.SIGTERM)
         running = _wait(token, leader, timeout_s)
     killed: list[int] = []
-    semaphores = _semaphores(running)
-    # More than once: a process may have started another between the look and the signal.
-    for _ in range(5):
-        if not running:
-            break
-        for pid in running:
+    # More than once: a process may have started another between the look and the signal. Python's resource trackers
+    # come last: when the others have gone they remove what those left in shared memory, and end by themselves.
+    for attempt in range(5):
+        chosen = [pid for pid in running if attempt or not _is_tracker(pid)]
+        for pid in chosen:
             _send(pid, signal.SIGKILL)
-        killed += running
-        running = _wait(token, leader, 2.0)
-    for path in semaphores:
-        path.unlink(missing_ok=True)
+        killed += chosen
+        running = _wait(token, leader, 2.0) if running else []
     return killed
 
 
@@ -97,15 +86,11 @@ def shared_memory(prefix: str) -> list[Path]:
     return sorted(path for path in _SHM.iterdir() if path.name.startswith(prefix)) if _SHM.is_dir() else []
 
 
-def _semaphores(pids: list[int]) -> set[Path]:
-    """Semaphores that Python's multiprocessing made for processes; those that are killed leave them behind."""
-    found: set[Path] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
-            names = (line.rpartition(f"{_SHM}/")[2] for line in maps.splitlines() if f"{_SHM}/sem.mp-" in line)
-            found.update(_SHM / name.split()[0] for name in names)
-    return found
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _wait(token: str, leader: int, timeout_s: float) -> list[int]:

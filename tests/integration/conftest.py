@@ -7,7 +7,6 @@ the session's own, so a stack that somebody runs on the default ports is left al
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -58,7 +57,6 @@ def stack(shared_settings: StackSettings, tmp_path_factory: pytest.TempPathFacto
         yield one
     finally:
         one.down()
-        shutil.rmtree(folder / "logs", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

