@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from canopy_backend.errors import StackError
 from canopy_local import critic_conversion
 from canopy_local.environments import Environment
-from canopy_local.errors import StackError
 from canopy_local.locking import Report, locked
 from canopy_local.logs import tail
 from canopy_local.settings import StackSettings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from canopy_local.errors import StackError
+from canopy_backend.errors import StackError
 from canopy_local.locking import Report, locked
 from canopy_local.logs import tail
 from canopy_local.settings import PROJECT, StackSettings

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from canopy_local.errors import StackError
+from canopy_backend.errors import StackError
 
 #: Takes one line about a step.
 Report: TypeAlias = Callable[[str], None]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from canopy_local.errors import StackError
+from canopy_backend.errors import StackError
 
 #: The checkout that this package is installed from; requirement files and the model repository lie in it.
 PROJECT: Final = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from canopy_local.errors import StackError
+from canopy_backend.errors import StackError
 from canopy_local.triton_server import Launch
 
 #: Runs before the server in its process: the kernel sends SIGTERM when the one who started it dies.

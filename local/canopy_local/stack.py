@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
+from canopy_backend.errors import StackError
 from canopy_local import canary, critic_model, environments, processes
 from canopy_local.canary import Canary
 from canopy_local.environments import CRITIC, SERVER
-from canopy_local.errors import StackError
 from canopy_local.locking import Report, locked
 from canopy_local.settings import StackSettings
 from canopy_local.state import ServerState, State

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from canopy_backend.errors import StackError
 from canopy_backend.triton.critic import MODEL_VARIABLE
 from canopy_local.environments import CRITIC, Environment, libpython
-from canopy_local.errors import StackError
 from canopy_local.procfs import TOKEN_VARIABLE
 from canopy_local.settings import StackSettings
 

@@ -11,7 +11,9 @@
     ├── DeadlineExceeded          DEADLINE_EXCEEDED  the caller's deadline passed
     ├── RetrievalError            INTERNAL           the vector store refused or failed
     ├── CriticError               INTERNAL           the language model failed or answered nonsense twice
-    └── ExportError               FAILED_PRECONDITION an artefact is missing or did not pass its gate
+    ├── ExportError               FAILED_PRECONDITION an artefact is missing or did not pass its gate
+    └── StackError                FAILED_PRECONDITION the local stack cannot be set up, started or stopped
+        └── PortBusy              FAILED_PRECONDITION another program listens on a port that a server needs
 
 ``CODES`` below is the only place where an error class meets a status code. The Triton adapters and the gRPC client
 both read it, so what the server says is what the client raises.
@@ -108,6 +110,29 @@ class ExportError(CanopyError):
     """An export is incomplete or did not pass a parity gate."""
 
 
+class StackError(CanopyError):
+    """The local stack cannot be set up, started or stopped; the message says what to do."""
+
+
+class PortBusy(StackError):
+    """Another program listens on a port that a server needs.
+
+    Args:
+        port: The port.
+        host: Its address.
+        purpose: What the port is for, for instance ``"evidence gRPC"``.
+        variable: Environment variable that moves it.
+    """
+
+    def __init__(self, port: int, *, host: str, purpose: str, variable: str) -> None:
+        self.port = port
+        self.variable = variable
+        super().__init__(
+            f"port {port} on {host} ({purpose}) is in use by another program; "
+            f"stop that, or set {variable} to a free port"
+        )
+
+
 #: gRPC status code names by error class; a subclass without an entry takes its parent's.
 CODES: Final[dict[type[CanopyError], str]] = {
     InvalidRequest: "INVALID_ARGUMENT",
@@ -120,6 +145,7 @@ CODES: Final[dict[type[CanopyError], str]] = {
     RetrievalError: "INTERNAL",
     CriticError: "INTERNAL",
     ExportError: "FAILED_PRECONDITION",
+    StackError: "FAILED_PRECONDITION",
     CanopyError: "INTERNAL",
 }
 

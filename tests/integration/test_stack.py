@@ -19,9 +19,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from canopy_backend.errors import PortBusy
 from canopy_local import command, procfs
 from canopy_local import stack as stack_module
-from canopy_local.errors import PortBusy
 from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings, variable_of
 from canopy_local.stack import ServerStatus

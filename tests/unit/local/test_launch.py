@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from canopy_backend.errors import StackError
 from canopy_local import environments, triton_server
 from canopy_local.environments import Environment
-from canopy_local.errors import StackError
 from canopy_local.procfs import TOKEN_VARIABLE
 from canopy_local.settings import PROJECT, StackSettings
 from canopy_local.triton_server import Launch

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from canopy_backend.errors import PortBusy, StackError
 from canopy_local import procfs
-from canopy_local.errors import PortBusy, StackError
 from canopy_local.locking import locked
 from canopy_local.logs import tail
 from canopy_local.processes import check_ports

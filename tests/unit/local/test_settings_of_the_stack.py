@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from canopy_backend.errors import code_of
-from canopy_local.errors import PortBusy, StackError
+from canopy_backend.errors import PortBusy, StackError, code_of
 from canopy_local.settings import PROJECT, StackSettings, variable_of
 
 
@@ -47,4 +46,4 @@ def test_errors_say_what_to_change() -> None:
     error = PortBusy(8001, host="127.0.0.1", purpose="evidence grpc", variable=variable_of("grpc_port"))
     assert "8001" in str(error)
     assert "CANOPY_GRPC_PORT" in str(error)
-    assert code_of(error) == "INTERNAL"
+    assert code_of(error) == "FAILED_PRECONDITION"
