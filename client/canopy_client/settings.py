@@ -16,6 +16,9 @@ _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: The state of the local stack: in the checkout that this package runs from, else in the working folder.
 HOME: Final = _CHECKOUT / ".canopy" if (_CHECKOUT / "pyproject.toml").is_file() else Path(".canopy")
 
+#: Where the local stack's ports were moved, its clients follow, unless an endpoint is named.
+_PORTS: Final = {"url": "CANOPY_GRPC_PORT", "critic_url": "CANOPY_CRITIC_GRPC_PORT"}
+
 MASK: Final = "***"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
@@ -94,6 +97,9 @@ class Settings:
             text = environment.get(description.env, "")
             if name not in given and text:
                 given[name] = _parse(text, hints[name], description.env)
+        for name, variable in _PORTS.items():
+            if name not in given and environment.get(variable):
+                given[name] = f"localhost:{_parse(environment[variable], int, variable)}"
         settings = cls(**given)
         for name in ("k", "max_rounds", "deadline_s", "answer_deadline_s"):
             if getattr(settings, name) <= 0:

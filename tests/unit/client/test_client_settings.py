@@ -169,3 +169,13 @@ def test_a_room_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 1
     assert "canopy-triton[dev]" in result.stderr
     assert "up" in runner.invoke(app.build(), ["--help"]).stdout
+
+
+def test_clients_follow_the_ports_of_the_local_stack_unless_told_an_endpoint() -> None:
+    moved = {"CANOPY_GRPC_PORT": "18001", "CANOPY_CRITIC_GRPC_PORT": "19001"}
+    settings = Settings.load({}, moved)
+    assert (settings.url, settings.critic_url) == ("localhost:18001", "localhost:19001")
+    assert Settings.load({}, {**moved, "CANOPY_URL": "far:8001"}).url == "far:8001"
+    assert Settings.load({"url": "flag:8001"}, moved).url == "flag:8001"
+    with pytest.raises(InvalidRequest, match="CANOPY_GRPC_PORT"):
+        Settings.load({}, {"CANOPY_GRPC_PORT": "many"})
