@@ -22,6 +22,7 @@ from canopy_export.model_config import (
     Step,
     Tensor,
     TimeoutAction,
+    TransactionPolicy,
     Warmup,
     WarmupInput,
     to_pbtxt,
@@ -34,12 +35,14 @@ MAX_QUEUE_SIZE: Final = 256
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
 
-_STRING, _INT64, _FP32, _INT32, _UINT8 = (
+_STRING, _INT64, _FP32, _INT32, _UINT32, _UINT8, _BOOL = (
     DataType.STRING,
     DataType.INT64,
     DataType.FP32,
     DataType.INT32,
+    DataType.UINT32,
     DataType.UINT8,
+    DataType.BOOL,
 )
 _QUERY: Final = Tensor("QUERY", _STRING, (1,))
 _QUERIES: Final = Tensor("QUERY", _STRING, (-1,))
@@ -54,6 +57,27 @@ _EVIDENCE: Final = (
 _NODE_ROWS: Final = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS"))
 _NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids")
 _QUERY_INPUTS: Final = ("input_ids", "attention_mask")
+#: The tensors that Triton's vLLM backend gives to every model that it serves.
+_CRITIC_INPUTS: Final = (
+    Tensor("text_input", _STRING, (1,)),
+    Tensor("image", _STRING, (-1,), optional=True),
+    Tensor("stream", _BOOL, (1,), optional=True),
+    Tensor("sampling_parameters", _STRING, (1,), optional=True),
+    Tensor("exclude_input_in_output", _BOOL, (1,), optional=True),
+    Tensor("return_finish_reason", _BOOL, (1,), optional=True),
+    Tensor("return_cumulative_logprob", _BOOL, (1,), optional=True),
+    Tensor("return_logprobs", _BOOL, (1,), optional=True),
+    Tensor("return_num_input_tokens", _BOOL, (1,), optional=True),
+    Tensor("return_num_output_tokens", _BOOL, (1,), optional=True),
+)
+_CRITIC_OUTPUTS: Final = (
+    Tensor("text_output", _STRING, (-1,)),
+    Tensor("finish_reason", _STRING, (-1,)),
+    Tensor("cumulative_logprob", _FP32, (-1,)),
+    Tensor("logprobs", _STRING, (-1,)),
+    Tensor("num_input_tokens", _UINT32, (1,)),
+    Tensor("num_output_tokens", _UINT32, (-1,)),
+)
 
 
 def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None) -> dict[str, ModelConfig]:
@@ -73,7 +97,7 @@ def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None)
         *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}),
     ):
         configs[f"{config.name}/config.pbtxt"] = config
-    for name, profile, config in _encoders(dimension, limits.max_rows):
+    for name, profile, config in (*_encoders(dimension, limits.max_rows), *_critic()):
         configs[f"{name}/{profile}"] = config
     return configs
 
@@ -196,6 +220,27 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
                 parameters={} if platform else _embedded_parameters(),
             )
             configs.append((name, profile, config))
+    return configs
+
+
+def _critic() -> list[tuple[str, str, ModelConfig]]:
+    configs = []
+    for profile, backend, filename, kind, parameters in (
+        # The vLLM backend reads its engine from model.json and places it itself.
+        ("config.pbtxt", "vllm", "", Kind.MODEL, {"REPORT_CUSTOM_METRICS": Parameter("true")}),
+        ("configs/embedded.pbtxt", "python", "embedded.py", Kind.CPU, {"engine": Parameter("embedded.json")}),
+    ):
+        config = ModelConfig(
+            name="critic",
+            backend=backend,
+            default_model_filename=filename,
+            model_transaction_policy=TransactionPolicy(decoupled=True),
+            input=_CRITIC_INPUTS,
+            output=_CRITIC_OUTPUTS,
+            instance_group=(InstanceGroup(1, kind),),
+            parameters=parameters,
+        )
+        configs.append((config.name, profile, config))
     return configs
 
 

@@ -23,6 +23,7 @@ class DataType(Enum):
 
     STRING = "TYPE_STRING"
     UINT8 = "TYPE_UINT8"
+    UINT32 = "TYPE_UINT32"
     INT32 = "TYPE_INT32"
     INT64 = "TYPE_INT64"
     FP32 = "TYPE_FP32"
@@ -46,11 +47,15 @@ class TimeoutAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output: name, element type, dimensions without the batch axis; -1 is any size."""
+    """An input or output: name, element type, dimensions without the batch axis; -1 is any size.
+
+    Requests may leave an optional input out.
+    """
 
     name: str
     data_type: DataType
     dims: tuple[int, ...]
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +133,15 @@ class EnsembleScheduling:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionPolicy:
+    """A decoupled model answers a request with any number of responses."""
+
+    decoupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One ``config.pbtxt``. Empty fields are not written, except ``max_batch_size``."""
+    """One ``config.pbtxt``. Empty fields and false ones are not written, except ``max_batch_size``."""
 
     name: str
     input: tuple[Tensor, ...]
@@ -138,6 +150,7 @@ class ModelConfig:
     platform: str = ""
     default_model_filename: str = ""
     max_batch_size: int = field(default=0, metadata={"always": True})
+    model_transaction_policy: TransactionPolicy | None = None
     dynamic_batching: DynamicBatching | None = None
     instance_group: tuple[InstanceGroup, ...] = ()
     response_cache: ResponseCache | None = None
@@ -154,7 +167,7 @@ def to_pbtxt(config: ModelConfig) -> str:
 def _message(message: Any, indent: str) -> Iterator[str]:
     for one in fields(message):
         value = getattr(message, one.name)
-        if value or one.metadata.get("always") or isinstance(value, bool):
+        if value or one.metadata.get("always"):
             yield from _field(one.name, value, indent)
 
 

@@ -31,18 +31,18 @@ def test_the_committed_file_is_the_generated_one(name: str) -> None:
     assert (REPOSITORY / name).read_text(encoding="utf-8") == to_pbtxt(CONFIGS[name])
 
 
-def test_every_committed_file_parses_and_names_its_folder() -> None:
-    files = sorted(REPOSITORY.rglob("*.pbtxt"))
-    assert len(files) >= len(CONFIGS)
-    for file in files:
-        assert parse(file.read_text(encoding="utf-8")).name == file.relative_to(REPOSITORY).parts[0]
+def test_every_committed_file_is_generated_and_parses_and_names_its_folder() -> None:
+    files = {path.relative_to(REPOSITORY).as_posix(): path for path in REPOSITORY.rglob("*.pbtxt")}
+    assert set(files) == set(CONFIGS)
+    for name, file in files.items():
+        assert parse(file.read_text(encoding="utf-8")).name == name.split("/")[0]
 
 
 def as_plain(value: object) -> object:
     """The typed objects in the shape of protobuf's JSON form, empty fields left out."""
     if dataclasses.is_dataclass(value):
         pairs = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
-        return {name: as_plain(inner) for name, inner in pairs if inner or isinstance(inner, bool)}
+        return {name: as_plain(inner) for name, inner in pairs if inner}
     if isinstance(value, dict):
         return {key: as_plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple):
@@ -90,6 +90,20 @@ def test_profiles_of_an_encoder_differ_only_in_how_they_run() -> None:
         ]  # fmt: skip
         for field in ("input", "output", "max_batch_size", "dynamic_batching", "response_cache"):
             assert len({repr(getattr(one, field)) for one in profiles}) == 1
+
+
+def test_profiles_of_the_critic_differ_only_in_how_they_run() -> None:
+    served, embedded = (
+        parse(to_pbtxt(CONFIGS[f"critic/{file}"])) for file in ("config.pbtxt", "configs/embedded.pbtxt")
+    )
+    assert (served.backend, served.default_model_filename) == ("vllm", "")
+    assert (embedded.backend, embedded.default_model_filename) == ("python", "embedded.py")
+    for one in (served, embedded):
+        assert one.model_transaction_policy.decoupled
+        assert [tensor.name for tensor in one.input if not tensor.optional] == ["text_input"]
+        for field in ("backend", "default_model_filename", "instance_group", "parameters"):
+            one.ClearField(field)
+    assert served == embedded
 
 
 def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -> None:
