@@ -8,6 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
 from canopy_export.model_config import (
     DataType,
@@ -113,6 +117,22 @@ def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits |
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
+
+
+def dimension_of(repository: Path) -> int | None:
+    """Size of the vectors that a repository's configurations are written for; ``None`` where they are not there.
+
+    Raises:
+        ExportError: The node encoder's configuration cannot be parsed.
+    """
+    path = repository / "node_encoder" / "config.pbtxt"
+    if not path.is_file():
+        return None
+    try:
+        config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        raise ExportError(f"{path}: {error}") from None
+    return int(config.output[0].dims[-1]) if config.output else None
 
 
 def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:

@@ -16,7 +16,7 @@ from canopy_backend.errors import ExportError
 from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, file_sha256
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
-from canopy_export.configs import write_configs
+from canopy_export.configs import dimension_of, write_configs
 from canopy_export.source import OPSET, Source, adapter_revision, read_source
 
 Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
@@ -76,7 +76,8 @@ def export_encoders(
     source = read_source(Path(model), name=name)
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
-    write_configs(repository, source.dimension)
+    if dimension_of(repository) != source.dimension:  # otherwise an operator's own settings in them stand
+        write_configs(repository, source.dimension)
     manifests: dict[str, EncoderManifest] = {}
     built = []
     for encoder, extra in ((QUERY_ENCODER, None), (NODE_ENCODER, adapter)):

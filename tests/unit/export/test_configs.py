@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.limits import Limits
-from canopy_export.configs import repository_configs, write_configs
+from canopy_export.configs import dimension_of, repository_configs, write_configs
 from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -140,6 +140,7 @@ def test_limits_are_published_and_bound_the_encoders() -> None:
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert len(write_configs(tmp_path)) == len(CONFIGS)
     assert write_configs(tmp_path) == []
+    assert dimension_of(tmp_path) == 384
     assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
 
 
