@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
-from canopy_backend.errors import InvalidItem
+from canopy_backend.errors import InvalidItem, LimitExceeded
 from canopy_backend.items import Item
 from canopy_client.clients import CanopyClient
+from canopy_client.status import placeless
 from canopy_milvus import Corpus
 
 #: Items that are in memory together, with their trees; few, so that progress shows and a kill loses little.
@@ -68,6 +69,8 @@ def ingest(
         except InvalidItem as error:
             # Its index counts this batch, which the caller does not know.
             raise InvalidItem(error.reason, item_id=error.item_id, field=error.field) from None
+        except LimitExceeded as error:
+            raise placeless(error) from None
         indexed += len(changed)
         unchanged += len(stored)
         progress(indexed, unchanged)

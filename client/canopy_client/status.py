@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -115,6 +115,15 @@ def shifted(error: CanopyError, by: int) -> CanopyError:
         return _PLACE.sub(lambda place: str(int(place[0]) + by), text, count=1)
 
     if isinstance(error, LimitExceeded):
-        what = str(error).rpartition(f": {error.actual} is over")[0]
-        return LimitExceeded(shift(what), actual=error.actual, limit=error.limit, name=error.name)
+        return _retold(error, shift)
     return type(error)(shift(str(error)))
+
+
+def placeless(error: LimitExceeded) -> LimitExceeded:
+    """The same error without its item's index, for callers who did not make the request; the item's id stays."""
+    return _retold(error, lambda what: _PLACE.sub("", what, count=1).replace("item  (", "item (", 1))
+
+
+def _retold(error: LimitExceeded, change: Callable[[str], str]) -> LimitExceeded:
+    what = str(error).rpartition(f": {error.actual} is over")[0]
+    return LimitExceeded(change(what), actual=error.actual, limit=error.limit, name=error.name)

@@ -98,7 +98,12 @@ class RequestPlan:
                 content = content_hash(item)
                 trees.append(Tree(revision, content, plan.fragments, plan.hierarchy, vectors, plan.tokens, reader))
             else:
-                trees.append(replace(own_tree(item, index, revision), tokens=plan.tokens, reader=reader))
+                own = own_tree(item, index, revision)
+                found, used = own.vectors.shape[1], embeddings.shape[2]
+                if found != used:
+                    reason = f"its vectors have {found} dimensions, this server's have {used}"
+                    raise InvalidItem(reason, index=index, item_id=item.id, field="tree")
+                trees.append(replace(own, tokens=plan.tokens, reader=reader))
         return trees
 
     def item_vectors(self, items: Sequence[Item], embeddings: Float32Array) -> Float32Array:
@@ -215,6 +220,8 @@ def plan_request(
             node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer))
         plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
     rows, parts = _place(node_plans)
+    if len(rows.input_ids) > limits.max_rows:
+        _check_largest(items, node_plans, limits)
     limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
     plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
     none = np.zeros(0, np.int32)
@@ -252,6 +259,14 @@ def own_tree(item: Item, index: int, revision: str) -> Tree:
         return decode_tree(item.tree or b"", item=item, revision=revision)
     except InvalidItem as error:
         raise error.at(index) from None
+
+
+def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits) -> None:
+    """Refuse a request by its largest item's name where that item is too large even alone."""
+    sizes = [sum(map(len, plan.sequences)) if plan else 0 for plan in plans]
+    index = max(range(len(sizes)), key=sizes.__getitem__)
+    rows, _ = _place([plans[index]])
+    limits.check("max_rows", len(rows.input_ids), f"item {index} ({items[index].id!r:.80}): token rows")
 
 
 def _place(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[Int32Array]]:

@@ -17,7 +17,7 @@ _HINTS: tuple[tuple[type[CanopyError], str], ...] = (
     (ServerUnavailable, "start the local stack with 'canopy up', or say where the servers are (canopy config)"),
     (DeadlineExceeded, "give it more time with CANOPY_DEADLINE_S or CANOPY_ANSWER_DEADLINE_S"),
     (EncoderMismatch, "index again with the encoder that the server runs, under another --corpus name"),
-    (LimitExceeded, "cut the item, or raise the limit in the server's configuration"),
+    (LimitExceeded, "make it smaller, or raise the limit in the server's configuration"),
 )
 
 

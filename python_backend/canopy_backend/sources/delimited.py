@@ -14,9 +14,13 @@ from canopy_backend.limits import Limits
 from canopy_backend.sources.files import item_id, read_utf8, title_of
 
 _DELIMITERS: Final = {".csv": ",", ".tsv": "\t"}
-#: Most rows and most bytes of cells in one item: what a server takes by default, with room for JSON's own marks.
+#: Most rows of one item, and most bytes of their nodes, for which each row counts with the header that goes with it:
+#: what a server takes by default. A token row holds the nodes over 95 bytes and more, even of cells that are numbers.
 _MAX_ROWS: Final = Limits().max_fragments
-_MAX_BYTES: Final = Limits().max_item_bytes // 2
+_MAX_BYTES: Final = Limits().max_rows * 88
+#: Bytes of a cell's marks: a bar and spaces; below the header, its dashes too.
+_MARKS: Final = 4
+_DASHES: Final = 6
 
 
 def read_delimited(path: Path) -> Iterator[TableItem]:
@@ -24,7 +28,8 @@ def read_delimited(path: Path) -> Iterator[TableItem]:
     rows = _rows(path)
     width = max(map(len, rows))
     columns = rows[0] + [""] * (width - len(rows[0]))
-    for ordinal, part in enumerate(_parts(rows[1:])):
+    header = _size(columns) + _DASHES * width
+    for ordinal, part in enumerate(_parts(rows[1:], header)):
         yield TableItem(
             id=item_id(path, ordinal), title=title_of(path), source=path.as_posix(), columns=columns, rows=part
         )
@@ -42,12 +47,16 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
-def _parts(rows: list[list[str]]) -> Iterator[list[list[str]]]:
-    """The rows in runs that fit one item; one empty run where there are none."""
+def _size(row: list[str]) -> int:
+    return sum(len(cell.encode()) + _MARKS for cell in row)
+
+
+def _parts(rows: list[list[str]], header: int) -> Iterator[list[list[str]]]:
+    """The rows in runs that fit one item with a header of so many bytes; one empty run where there are none."""
     part: list[list[str]] = []
     size = 0
     for row in rows:
-        length = sum(len(cell.encode()) + 4 for cell in row)
+        length = header + _size(row)
         if part and (len(part) == _MAX_ROWS or size + length > _MAX_BYTES):
             yield part
             part, size = [], 0

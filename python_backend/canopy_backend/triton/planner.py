@@ -40,6 +40,9 @@ class PlannerModel(Model):
             limits=self._limits,
         )
         windows = plan_items(items, self._query.tokenizer)
+        largest = int(windows.counts.argmax())
+        what = f"item {largest} ({items[largest].id!r:.80}): windows"
+        self._limits.check("max_rows", int(windows.counts[largest]), what)
         self._limits.check("max_rows", len(windows.sequences), "windows of the items")
         ids, mask = pad(windows.sequences)
         return {

@@ -33,6 +33,6 @@ def query_rows(values: Sequence[bytes], tokenizer: EncoderTokenizer, limits: Lim
     longest = max(range(len(rows)), key=lambda place: len(rows[place]))
     if len(rows[longest]) > tokenizer.window:
         raise LimitExceeded(
-            f"query {longest}: tokens", actual=len(rows[longest]), limit=tokenizer.window, name="the encoder's window"
+            f"query {longest}: tokens", actual=len(rows[longest]), limit=tokenizer.window, name="window"
         )
     return pad(rows)

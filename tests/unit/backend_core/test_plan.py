@@ -1,6 +1,7 @@
 """The plan of a request: what crosses from its first step to its last."""
 
 import hashlib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -153,6 +154,12 @@ def test_limits(plan_of):
         plan_of([ITEMS[3], ITEMS[1]], Limits(max_fragments=6))
     with pytest.raises(LimitExceeded, match="max_rows=1"):
         plan_of(ITEMS, Limits(max_rows=1))
+    with pytest.raises(LimitExceeded, match=r"item 1 \('b'\): token rows: 6 is over the limit max_rows=1$"):
+        plan_of(ITEMS, Limits(max_rows=1))
+    with pytest.raises(
+        LimitExceeded, match=r"^token rows of the items without a tree: 2 is over the limit max_rows=1$"
+    ):
+        plan_of([TextItem(id=name, text=f"{name}7" * 7) for name in "abcdefgh"], Limits(max_rows=1))
     with pytest.raises(LimitExceeded, match="max_fragments"):
         plan_of([VideoItem(id="long", duration_s=1e300)])
 
@@ -165,6 +172,16 @@ def test_a_bad_tree_is_refused_with_its_place(plan_of, counter):
     blob = encode_tree(trees_of(ITEMS[:1], plan_of, counter)[0])
     with pytest.raises(EncoderMismatch, match=f"{REVISION}.*{'cd' * 8}"):
         plan_of([msgspec.structs.replace(ITEMS[0], tree=blob)], revision="cd" * 8)
+
+
+def test_a_tree_of_another_dimension_is_refused_with_its_place(plan_of, counter):
+    (tree,) = trees_of(ITEMS[:1], plan_of, counter)
+    narrow = encode_tree(replace(tree, vectors=np.ascontiguousarray(tree.vectors[:, :4])))
+    items = [ITEMS[3], msgspec.structs.replace(ITEMS[0], tree=narrow)]
+    rows, plan = plan_of(items)
+    words = r"item 1 \('a'\), field 'tree': its vectors have 4 dimensions, this server's have 6"
+    with pytest.raises(InvalidItem, match=words):
+        plan.trees(items, encoded(rows), revision=REVISION)
 
 
 def test_a_plan_of_other_items_is_refused(plan_of):

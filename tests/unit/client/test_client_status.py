@@ -17,7 +17,7 @@ from canopy_backend.errors import (
     Overloaded,
     ServerUnavailable,
 )
-from canopy_client.status import error_from_status, shifted
+from canopy_client.status import error_from_status, placeless, shifted
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,16 @@ def test_a_limit_is_read_back_from_its_message() -> None:
     assert isinstance(moved, LimitExceeded)
     assert "item 13 ('a')" in str(moved)
     assert (moved.actual, moved.name) == (5000, "max_fragments")
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [("item 3 ('x.csv#0'): token rows", "item ('x.csv#0'): token rows"), ("windows of the items", None)],
+)
+def test_a_limit_without_its_place_keeps_the_items_name(what: str, shown: str | None) -> None:
+    told = placeless(LimitExceeded(what, actual=1100, limit=1024, name="max_rows"))
+    assert str(told) == f"{shown or what}: 1100 is over the limit max_rows=1024"
+    assert (told.actual, told.limit, told.name) == (1100, 1024, "max_rows")
 
 
 def test_grpc_refusing_a_message_is_a_limit() -> None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from canopy_backend import errors
 from canopy_backend.errors import CODES, ExportError, InvalidItem, InvalidRequest, LimitExceeded
 from canopy_backend.limits import Limits
+from canopy_backend.tokenization import EncoderTokenizer
 from canopy_backend.triton.backend import check_numpy
 from canopy_backend.triton.errors import TRITON_CODES, describe, log_text
 from canopy_backend.triton.items import read_items
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options, parse_options
+from canopy_backend.triton.queries import query_rows
 from canopy_backend.triton.tensors import string_array, string_list, text
+from canopy_client.status import error_from_status
 
 
 def test_options_are_read_and_foreign_parameters_ignored() -> None:
@@ -125,3 +132,16 @@ def test_a_tally_adds_up_by_label() -> None:
 def test_adapters_import_without_the_server() -> None:
 
     assert "triton_python_backend_utils" not in sys.modules
+
+
+def test_a_query_over_the_window_is_a_limit_that_clients_read_back(tmp_path: Path) -> None:
+    model = WordLevel({"why": 0}, unk_token="why")
+    words = Tokenizer(model)
+    words.pre_tokenizer = Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(LimitExceeded) as caught:
+        query_rows([b"why", b"why " * 9], EncoderTokenizer(tmp_path / "tokenizer.json", 8), Limits())
+    seen = error_from_status("INVALID_ARGUMENT", describe(caught.value, "tokenizer"))
+    assert isinstance(seen, LimitExceeded)
+    assert (seen.actual, seen.limit, seen.name) == (9, 8, "window")
+    assert "query 1: tokens" in str(seen)
