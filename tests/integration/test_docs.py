@@ -27,11 +27,17 @@ def blocks(language: str) -> list[object]:
     return found
 
 
-def commands(prefix: str) -> list[str]:
-    """Lines of the README's console blocks that start with ``prefix``, in order."""
+def commands(prefix: str) -> list[tuple[str, list[str]]]:
+    """Commands of the README's console blocks that start with ``prefix``, in order, with the lines shown below each."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = [line for kind, body in FENCE.findall(text) if kind == "console" for line in body.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith(f"$ {prefix}")]
+    found: list[tuple[str, list[str]]] = []
+    for kind, body in FENCE.findall(text):
+        for line in body.splitlines() if kind == "console" else []:
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            else:
+                found[-1][1].append(line.rstrip())
+    return [(command, shown) for command, shown in found if command.startswith(prefix)]
 
 
 @pytest.mark.docs
@@ -48,7 +54,7 @@ def test_python_blocks_run(code: str, evidence_url: str) -> None:
 
 @pytest.mark.docs
 def test_make_commands_of_the_readme_exist() -> None:
-    shown = {line.split()[1] for line in commands("make ")}
+    shown = {command.split()[1] for command, _ in commands("make ")}
     assert {"demo", "test"} <= shown
     known = subprocess.run(["make", "help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     for target in shown:
@@ -60,9 +66,9 @@ def test_make_commands_of_the_readme_exist() -> None:
 @pytest.mark.critic
 def test_canopy_commands_of_the_readme_run(stack_environment: dict[str, str], tmp_path: Path) -> None:
     """In order, against the stack that the tests started: so not `up` and `down`, which the stack's own tests run."""
-    environment = {**os.environ, **stack_environment, "MILVUS_URI": str(tmp_path / "readme.db")}
+    environment = {**os.environ, **stack_environment, "MILVUS_URI": str(tmp_path / "readme.db"), "COLUMNS": "100"}
     ran = []
-    for line in commands("canopy "):
+    for line, shown in commands("canopy "):
         words = shlex.split(line)
         if words[1] in ("up", "down", "status"):
             continue
@@ -71,8 +77,11 @@ def test_canopy_commands_of_the_readme_run(stack_environment: dict[str, str], tm
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        printed = [one.rstrip() for one in done.stdout.splitlines()]
+        for one in shown:
+            assert one in printed, f"{line} does not print {one!r}"
         ran.append(words[1])
-    assert ran == ["index", "ask", "compress"]
+    assert ran == ["index", "ask", "compress", "compress"]
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -24,6 +25,8 @@ _MARKS = {"kept": ("✔ kept", "green"), "dropped": ("✘ dropped", "red"), "spl
 _UNITS = {"text": "sentence", "table": "row", "video": "segment", "image": "image"}
 #: Characters of a region shown beside its node.
 _SNIPPET = 72
+#: The line between a table's header and its rows.
+_RULE = re.compile(r"^\|(?: --- \|)+\n?", re.MULTILINE)
 
 
 def question(console: Console, text: str) -> None:
@@ -99,7 +102,9 @@ def _node_line(node: Decision, text: str) -> Text:
 
 
 def _snippet(text: str) -> str:
-    flat = " ".join(text.split())
+    """The beginning of a region on one line; of a table its first row, not the header that all regions share."""
+    body = _RULE.split(text, maxsplit=1)[-1]
+    flat = " ".join((body or text).split())
     return flat if len(flat) <= _SNIPPET else f"{flat[: _SNIPPET - 1]}…"
 
 

@@ -120,6 +120,19 @@ def test_a_tree_shows_scores_and_what_became_of_each_node() -> None:
         assert words in shown
 
 
+def test_a_tables_node_shows_its_first_row_and_not_the_header() -> None:
+    from client_fakes import make_evidence
+    from msgspec.structs import replace
+
+    table = "| glaze | cone |\n| --- | --- |\n| celadon | 9 |"
+    evidence = replace(make_evidence(text_item("a"), table), trace=Trace([Decision(0, -1, 0, 1, 0, 0.4, "kept")]))
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render.evidence_tree(evidence))
+    assert "celadon" in capture.get()
+    assert "cone" not in capture.get()
+
+
 runner = CliRunner()
 
 
