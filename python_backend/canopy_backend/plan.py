@@ -241,12 +241,16 @@ def plan_vectors(plan: ItemPlan, embeddings: Float32Array, name: str) -> npt.NDA
 
     Raises:
         EncoderFailure: A value is not finite.
-        InvalidRequest: The plan points outside the embeddings.
+        InvalidRequest: The plan points outside the embeddings, or leaves a leaf without a vector.
     """
     node, row, slot, weight = plan.parts.T
     bounds = (plan.hierarchy.size, *embeddings.shape[:2])
     if plan.parts.min() < 0 or (plan.parts[:, :3].max(axis=0) >= bounds).any():
         raise InvalidRequest(f"{name}: PLAN points outside embeddings of shape {list(embeddings.shape)}")
+    covered = np.zeros(plan.hierarchy.size, np.bool_)
+    covered[node] = True
+    if (np.diff(node) < 0).any() or not covered[plan.hierarchy.is_leaf].all():
+        raise InvalidRequest(f"{name}: PLAN has no vector for one of its leaves, or they are out of order")
     vectors = embeddings[row, slot]
     if not np.isfinite(vectors).all():
         raise EncoderFailure(f"{name}: the node encoder returned values that are not finite")

@@ -135,6 +135,17 @@ def test_a_broken_plan_is_refused_or_still_a_plan(data, plan_of):
     assert all(len(tree.vectors) == tree.hierarchy.size for tree in trees)
 
 
+def test_a_plan_without_a_leaf_is_refused(plan_of):
+    rows, plan = plan_of(ITEMS[:1])
+    (item,) = plan.items
+    swapped = item.parts.copy()
+    swapped[-1, 0] = swapped[-2, 0]
+    for parts in (item.parts[:-1], swapped, item.parts[::-1].copy()):
+        broken = replace(plan, items=[replace(item, parts=parts)])
+        with pytest.raises(InvalidRequest, match=r"item 0 \('a'\): PLAN has no vector for one of its leaves"):
+            broken.trees(ITEMS[:1], encoded(rows), revision=REVISION)
+
+
 def test_values_that_are_not_finite_name_their_item(plan_of, tokenizer):
     rows, plan = plan_of(ITEMS[:2])
     answer = encoded(rows)
