@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from canopy_backend.errors import CanopyError
+from canopy_backend.errors import CanopyError, InvalidRequest
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
 from canopy_client import jobs
@@ -58,6 +58,7 @@ class AsyncCanopyClient:
         self._owned = channel is None
         self._channel = channel
         self._open_stub: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._limits: Limits | None = None
 
     async def __aenter__(self) -> Self:
@@ -133,7 +134,11 @@ class AsyncCanopyClient:
 
     def _stub(self) -> Any:
         # Made at the first call: a channel belongs to the loop that runs when it is opened.
+        loop = asyncio.get_running_loop()
+        if self._open_stub is not None and self._loop is not loop:
+            raise InvalidRequest("this client was used in another event loop; make one client for each")
         if self._open_stub is None:
+            self._loop = loop
             if self._channel is None:
                 self._channel = open_channel(self.url, self._tls)
             self._open_stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from canopy_backend.errors import CanopyError
+from canopy_backend.errors import CanopyError, InvalidRequest
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
 from canopy_client import jobs
@@ -202,9 +202,13 @@ class CanopyClient:
     def _call(self, method: Callable[..., Any], request: Callable[[], Any], deadline: Deadline) -> Any:
         def attempt() -> Any:
             timeout = deadline.timeout_s()
+            message = request()
             try:
-                return method(request(), timeout=timeout)
+                return method(message, timeout=timeout)
             except grpc.RpcError as error:
                 raise call_error(error, self.url) from None
+            except ValueError as error:
+                # All that gRPC says of a channel that was closed.
+                raise InvalidRequest(f"call to {self.url}: {error}") from None
 
         return self._retry.run(attempt, deadline)

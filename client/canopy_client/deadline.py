@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Final
 
-from canopy_backend.errors import DeadlineExceeded
+from canopy_backend.errors import DeadlineExceeded, InvalidRequest
+
+#: About three years: gRPC takes a far later moment for one that has passed.
+LONGEST_S: Final = 1e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,16 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """The moment ``seconds`` from now; ``None`` means never."""
-        return cls() if seconds is None else cls(time.monotonic() + seconds)
+        """The moment ``seconds`` from now; ``None``, and anything over :data:`LONGEST_S`, mean never.
+
+        Raises:
+            InvalidRequest: ``seconds`` is not a number.
+        """
+        if seconds is None:
+            return cls()
+        if not isinstance(seconds, int | float) or math.isnan(seconds):
+            raise InvalidRequest(f"deadline: {seconds!r:.40} is not a number of seconds")
+        return cls() if seconds > LONGEST_S else cls(time.monotonic() + seconds)
 
     def sooner(self, seconds: float | None) -> Deadline:
         """This deadline, or ``seconds`` from now where that comes first."""

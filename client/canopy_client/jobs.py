@@ -38,6 +38,9 @@ HALVED: Final = frozenset({"max_items", "max_rows", "max_queries", "message_byte
 #: Asked of a server to learn whether it works, not only whether its port is open.
 CANARY: Final = TextItem(id="canary", text="The canary sings. The air is good.")
 
+#: What the encoder raises for values that JSON has no form for, loops and numbers beyond 64 bits among them.
+_UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+
 ItemLike = Item | Mapping[str, Any]
 
 
@@ -162,15 +165,17 @@ def prepare_items(items: Sequence[ItemLike]) -> tuple[list[Item], list[bytes]]:
 
 def _item(given: ItemLike) -> tuple[Item, bytes]:
     if isinstance(given, TextItem | TableItem | VideoItem | ImageItem):
+        if not isinstance(given.id, str):
+            raise InvalidItem(f"expected text, got {type(given.id).__name__}", field="id")
         try:
             return given, encode_item(given)
-        except (UnicodeEncodeError, TypeError) as error:
+        except _UNWRITABLE as error:
             raise InvalidItem(f"cannot be written as JSON ({error})", item_id=str(given.id)) from None
     if not isinstance(given, Mapping):
         raise InvalidItem(f"expected an item or a dict, got {type(given).__name__}")
     try:
         payload = msgspec.json.encode(given)
-    except (UnicodeEncodeError, TypeError) as error:
+    except _UNWRITABLE as error:
         raise InvalidItem(f"cannot be written as JSON ({error})") from None
     return decode_item(payload), payload
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from canopy_backend.errors import (
     Overloaded,
     ServerUnavailable,
 )
+from canopy_backend.items import TextItem
 from canopy_backend.limits import Limits
 from canopy_client import AsyncCanopyClient, CanopyClient, RetryPolicy
 from canopy_client.jobs import plan
@@ -209,3 +211,52 @@ def test_a_plan_covers_its_inputs_once_within_its_bounds(sizes: list[int], most:
     for part in parts:
         assert 1 <= part.end - part.start <= most
         assert sum(sizes[part.start : part.end]) <= most_bytes or part.end - part.start == 1
+
+
+def looped() -> dict[str, Any]:
+    item: dict[str, Any] = {"modality": "text", "id": "a", "text": "x"}
+    return item | {"more": [item.setdefault("self", item)]}
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (looped(), "cannot be written as JSON"),
+        ({"modality": "text", "id": "a", "text": "x", "more": np.float64(1)}, "cannot be written as JSON"),
+        (TextItem(id="a", text="\ud800"), "cannot be written as JSON"),
+        (TextItem(id=["a"], text="x"), "item 1, field 'id': expected text, got list"),  # type: ignore[arg-type]
+        (TextItem(id=b"a", text="x"), "item 1, field 'id': expected text, got bytes"),  # type: ignore[arg-type]
+    ],
+)
+async def test_values_without_a_json_form_are_the_items_fault(call: Call, item: Any, words: str) -> None:
+    with pytest.raises(InvalidItem, match=words) as caught:
+        await call(FakeServer(), "compress", "why", [text_item("first"), item])
+    assert caught.value.index == 1
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e12, 1e300, float("inf")])
+async def test_a_deadline_beyond_reach_is_none(call: Call, seconds: float) -> None:
+    server = FakeServer()
+    assert len(await call(server, "compress", "why", [text_item("a")], deadline_s=seconds)) == 1
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), "5"])
+async def test_a_deadline_that_is_no_number_is_refused(call: Call, seconds: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is not a number of seconds"):
+        await call(FakeServer(), "compress", "why", [text_item("a")], deadline_s=seconds)
+
+
+def test_a_closed_client_is_told_as_an_error_of_the_project() -> None:
+    client = CanopyClient("localhost:1", retry=FAST)
+    client.close()
+    client.close()
+    with pytest.raises(InvalidRequest, match=r"localhost:1: .*closed"):
+        client.compress("why", [text_item("a")])
+    assert not client.ready()
+
+
+def test_an_async_client_is_refused_in_a_second_event_loop() -> None:
+    client = AsyncCanopyClient(retry=FAST, channel=FakeAioChannel(FakeServer()))
+    assert len(asyncio.run(client.compress("why", [text_item("a")]))) == 1
+    with pytest.raises(InvalidRequest, match="another event loop"):
+        asyncio.run(client.compress("why", [text_item("a")]))
