@@ -23,6 +23,7 @@ CRITIC: Final = "critic"
 PYTHONS: Final = ((3, 11), (3, 12))
 #: Counts up when the steps below change in a way that existing environments should be built again.
 RECIPE: Final = "1"
+_PACKAGES: Final = PROJECT / "python_backend"
 _STAMP: Final = ".canopy-stamp"
 _SIZES: Final = {SERVER: "0.4 GB, about half a minute", CRITIC: "3.5 GB, some minutes"}
 #: Builds from the index that do not match vLLM's CPU build of torch; transformers imports them where they exist.
@@ -45,6 +46,11 @@ class Environment:
         """Its ``site-packages``."""
         return self.folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
+    @property
+    def path_file(self) -> Path:
+        """File that makes the project's packages importable in it; names their folder."""
+        return self.packages / "canopy_triton.pth"
+
     def activated(self) -> dict[str, str]:
         """Our environment variables as after activation: how Triton's stub finds the packages."""
         dropped = ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
@@ -58,7 +64,8 @@ def ensure(settings: StackSettings, name: str, report: Report) -> Environment:
     The stamp is written last, so an interrupted build is done again.
 
     Raises:
-        StackError: This Python cannot be used, the requirement files are missing, or pip failed.
+        StackError: This Python cannot be used, the requirement files are missing, pip failed, or the environment is
+            another checkout's.
     """
     check_python()
     environment = Environment(settings.venvs / name)
@@ -66,6 +73,7 @@ def ensure(settings: StackSettings, name: str, report: Report) -> Environment:
     with locked(settings.venvs, report):
         stamp = environment.folder / _STAMP
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+            _refuse_foreign(settings, environment)
             _build(settings, name, environment, report)
             stamp.write_text(wanted, encoding="utf-8")
     return environment
@@ -83,8 +91,23 @@ def _build(settings: StackSettings, name: str, environment: Environment, report:
         report(f"{name} environment: {_told(step)}")
         _run([str(environment.python), "-m", "pip", *step], log)
     # Only the method's package: the servers must not see the client's.
-    path_file = environment.packages / "canopy_triton.pth"
-    path_file.write_text(f"{PROJECT / 'python_backend'}\n", encoding="utf-8")
+    environment.path_file.write_text(f"{_PACKAGES}\n", encoding="utf-8")
+
+
+def _refuse_foreign(settings: StackSettings, environment: Environment) -> None:
+    """Leave alone what another checkout built for itself, whose servers may be running from it.
+
+    Raises:
+        StackError: The environment names a checkout that is not this one and is still there.
+    """
+    if not environment.path_file.is_file():
+        return
+    packages = Path(environment.path_file.read_text(encoding="utf-8").strip())
+    if packages != _PACKAGES and packages.is_dir():
+        raise StackError(
+            f"{environment.folder} belongs to the checkout {packages.parent}; "
+            f"set CANOPY_HOME to a folder of this one's own instead of {settings.home}"
+        )
 
 
 def fingerprint(name: str) -> str:

@@ -91,6 +91,27 @@ def test_environment_is_built_again_when_a_requirement_changes(monkeypatch: pyte
         environments.fingerprint("critic")
 
 
+def test_an_environment_of_another_checkout_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(environments, "_build", lambda settings, name, environment, report: built.append(name))
+    settings = StackSettings(home=tmp_path / "home")
+    environment = Environment(settings.venvs / "server")
+    environment.packages.mkdir(parents=True)
+    other = tmp_path / "other" / "python_backend"
+    other.mkdir(parents=True)
+    environment.path_file.write_text(f"{other}\n")
+    with pytest.raises(StackError, match=r"belongs to the checkout .*other; set CANOPY_HOME"):
+        environments.ensure(settings, "server", lambda line: None)
+    assert environment.path_file.is_file()
+    other.rmdir()  # the checkout was moved or removed
+    environments.ensure(settings, "server", lambda line: None)
+    environment.path_file.write_text(f"{PROJECT / 'python_backend'}\n")
+    (environment.folder / ".canopy-stamp").write_text("of older requirements")
+    environments.ensure(settings, "server", lambda line: None)
+    environments.ensure(settings, "server", lambda line: None)
+    assert built == ["server", "server"]
+
+
 def test_unsupported_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments.sys, "version_info", (3, 14, 0))
     with pytest.raises(StackError, match=r"3\.14 is not supported.*3\.11, 3\.12"):
