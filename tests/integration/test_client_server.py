@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +119,15 @@ def test_deadlines_and_absent_servers(evidence_url: str, items: list[Item]) -> N
         with pytest.raises(ServerUnavailable, match="localhost:1"):
             absent.compress(QUERY, items)
         assert not absent.ready(deadline_s=1)
+
+
+def test_work_that_nobody_waits_for_ends(client: CanopyClient, items: list[Item]) -> None:
+    words = np.random.default_rng(5).integers(10_000, 99_999, (400, 90))
+    text = ". ".join("He said " + " ".join(map(str, row)) for row in words.tolist())
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        client.compress(QUERY, [TextItem(id="long", text=text)], deadline_s=2.0)
+    # All of it takes two CPUs half a minute.
+    assert client.ready(deadline_s=30.0)
+    assert time.monotonic() - started < 15.0
+    assert len(client.compress(QUERY, items)) == len(items)

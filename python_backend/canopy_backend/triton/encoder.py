@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from canopy_backend.errors import ExportError, InvalidRequest, code_of
+from canopy_backend.errors import DeadlineExceeded, ExportError, InvalidRequest, code_of
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import prepare_process
 from canopy_backend.triton.errors import to_triton
@@ -55,34 +57,49 @@ class OnnxEncoder:
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self._shapes: dict[int, tuple[int, ...]] = {}
 
-    def __call__(self, inputs: Mapping[str, Array]) -> Array:
-        """Encode n rows of one length: float32 ``[n, ...]``; a row that is all padding is zeros and costs nothing."""
+    def __call__(self, inputs: Mapping[str, Array], *, until: float = math.inf) -> Array:
+        """Encode n rows of one length: float32 ``[n, ...]``; a row that is all padding is zeros and costs nothing.
+
+        Args:
+            inputs: The graph's inputs by name.
+            until: Moment of :func:`time.monotonic` after which no further call of the graph is begun.
+
+        Raises:
+            DeadlineExceeded: It passed.
+        """
         used: npt.NDArray[np.bool_] = np.asarray(inputs[self.inputs[1]].any(axis=1))
         if used.all():
-            return self._chunks(inputs)
+            return self._chunks(inputs, until)
         width = inputs[self.inputs[1]].shape[1]
         outputs = np.zeros((len(used), *self._row_shape(width)), np.float32)
         if used.any():
-            outputs[used] = self._chunks({name: array[used] for name, array in inputs.items()})
+            outputs[used] = self._chunks({name: array[used] for name, array in inputs.items()}, until)
         return outputs
 
     def _row_shape(self, width: int) -> tuple[int, ...]:
         """Shape of one row's output, which only the graph knows: asked once a width."""
         if width not in self._shapes:
-            self._shapes[width] = self._chunks(dict.fromkeys(self.inputs, np.zeros((1, width), np.int64))).shape[1:]
+            empty = dict.fromkeys(self.inputs, np.zeros((1, width), np.int64))
+            self._shapes[width] = self._chunks(empty, math.inf).shape[1:]
         return self._shapes[width]
 
-    def _chunks(self, inputs: Mapping[str, Array]) -> Array:
+    def _chunks(self, inputs: Mapping[str, Array], until: float) -> Array:
         rows, width = next(iter(inputs.values())).shape
         step = max(1, self._chunk_tokens // width)
-        chunks = [
-            self._session.run(None, {name: array[start : start + step] for name, array in inputs.items()})[0]
-            for start in range(0, rows, step)
-        ]
+        chunks = []
+        for start in range(0, rows, step):
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"the time of the request was over after {start} of {rows} rows")
+            part = {name: array[start : start + step] for name, array in inputs.items()}
+            chunks.append(self._session.run(None, part)[0])
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
-    def together(self, requests: Sequence[Mapping[str, Array]]) -> list[Array]:
+    def together(self, requests: Sequence[Mapping[str, Array]], *, until: float = math.inf) -> list[Array]:
         """Encode the rows of several requests; those of equal length go through in one batch.
+
+        Args:
+            requests: Their inputs by name.
+            until: As above.
 
         Returns:
             The output of each request, in order.
@@ -93,10 +110,22 @@ class OnnxEncoder:
             places = [place for place, other in enumerate(widths) if other == width]
             batch = {name: np.concatenate([requests[place][name] for place in places]) for name in self.inputs}
             sizes = [len(requests[place][self.inputs[0]]) for place in places]
-            parts = np.split(self(batch), np.cumsum(sizes)[:-1])
+            parts = np.split(self(batch, until=until), np.cumsum(sizes)[:-1])
             for place, part in zip(places, parts, strict=True):
                 outputs[place] = part
         return outputs
+
+
+def give_up_at(timeouts_us: Sequence[int]) -> float:
+    """When nobody waits any more for what requests of one batch ask for, on the clock of :func:`time.monotonic`.
+
+    The server does not tell the steps of an ensemble that a caller has gone. It hands on the time that the caller gave
+    the request, so work for nobody ends by then, counted from its start here.
+
+    Args:
+        timeouts_us: Each request's time in microseconds; 0 for one without a bound.
+    """
+    return time.monotonic() + max(timeouts_us) / 1e6 if timeouts_us and min(timeouts_us) > 0 else math.inf
 
 
 class EncoderModel:
@@ -108,6 +137,7 @@ class EncoderModel:
         setting = Setting.from_args(args)
         self._stage = setting.folder.name
         (self._output,) = setting.outputs
+        self._cached = setting.cached
         self._encoder = OnnxEncoder(
             setting.folder / setting.version / GRAPH_FILE,
             threads=int(setting.parameters["threads"]),
@@ -131,8 +161,11 @@ class EncoderModel:
                 good[place] = self._read(request)
             except Exception as error:  # one bad request must not fail those beside it
                 responses[place] = self._failure(error, tally)
+        # An error of a model with a response cache must be the request's own fault: the server keeps it, and answers
+        # the next request that is equal with a success that has no outputs.
+        until = math.inf if self._cached else give_up_at([requests[place].timeout() for place in good])
         try:
-            outputs = self._encoder.together(list(good.values())) if good else []
+            outputs = self._encoder.together(list(good.values()), until=until) if good else []
         except Exception as error:  # all of them went through one call
             for place in good:
                 responses[place] = self._failure(error, tally)

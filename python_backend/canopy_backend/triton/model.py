@@ -29,6 +29,7 @@ class Setting:
         folder: The model's own folder.
         version: Version that is being served, the name of a folder inside ``folder``.
         outputs: Names of the model's outputs.
+        cached: Whether the server keeps its responses.
     """
 
     repository: Path
@@ -36,6 +37,7 @@ class Setting:
     folder: Path
     version: str
     outputs: tuple[str, ...]
+    cached: bool = False
 
     @classmethod
     def from_args(cls, args: Mapping[str, str]) -> Setting:
@@ -48,6 +50,7 @@ class Setting:
             folder=folder,
             version=args["model_version"],
             outputs=tuple(output["name"] for output in config["output"]),
+            cached=bool(config.get("response_cache", {}).get("enable", False)),
         )
 
 
