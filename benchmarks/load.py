@@ -65,7 +65,7 @@ def run_perf_analyzer(
             command = [
                 program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data),
                 "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
-                "--measurement-request-count", str(requests), "--stability-percentage", "50", "--max-trials", "4",
+                "--measurement-request-count", str(requests), "--stability-percentage", "50", "--max-trials", "3",
                 "-f", str(table),
             ]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
