@@ -45,7 +45,9 @@ def listens(port: int) -> bool:
 
 
 def test_make_demo_is_canopy_demo() -> None:
-    recipe = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    recipe = subprocess.run(
+        ["make", "-n", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert recipe.strip().endswith(".venv/bin/canopy demo")
 
 
