@@ -34,6 +34,14 @@ _CHANGES: Final = frozenset(
     }
 )
 
+#: Options of a channel into this process. The driver would ping every 10 s, which Lite's server takes for abuse: it
+#: closes the connection under whoever waits for half a minute, with lines of gRPC's own on standard error.
+_LITE_CHANNEL: Final = {
+    "grpc.enable_http_proxy": 0,
+    "grpc.keepalive_time_ms": 2**31 - 1,
+    "grpc.keepalive_permit_without_calls": 0,
+}
+
 _lite_lock = threading.Lock()
 _lite_changes = threading.Lock()
 _lite_users: dict[str, int] = {}
@@ -54,7 +62,7 @@ class Connection:
         options: dict[str, Any] = {}
         if self._folder is not None:
             uri = _open_folder(self._folder)
-            options["grpc_options"] = {"grpc.enable_http_proxy": 0}
+            options["grpc_options"] = dict(_LITE_CHANNEL)
         try:
             self._client = self.run(
                 lambda timeout: MilvusClient(uri, token=token, timeout=timeout, dedicated=True, **options),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import grpc
 import pytest
@@ -22,7 +24,7 @@ from canopy_backend.errors import (
     RetrievalError,
     ServerUnavailable,
 )
-from canopy_milvus import sizing
+from canopy_milvus import connection, sizing
 from canopy_milvus.failures import translate
 from canopy_milvus.filters import build, quote
 from canopy_milvus.profile import detect
@@ -229,3 +231,20 @@ def test_sizes_agree_with_the_arithmetic(capsys: pytest.CaptureFixture[str]) -> 
     assert needs["IVF_RABITQ + SQ8"] == pytest.approx(76.0, abs=0.2)
     sizing.main(["--rows", "33e6", "--dimension", "2048"])
     assert "33,000,000 items, 2048 dimensions" in capsys.readouterr().out
+
+
+def test_a_folder_in_this_process_is_not_pinged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    channel: dict[str, int] = {}
+
+    def refuse(uri: str, *, grpc_options: dict[str, int], **options: object) -> None:
+        channel.update(grpc_options)
+        raise MilvusException(message="seen")
+
+    monkeypatch.setattr(connection, "MilvusClient", refuse)
+    monkeypatch.setattr(connection, "_open_folder", lambda folder: "http://127.0.0.1:1")
+    monkeypatch.setattr(connection, "_close_folder", lambda folder: None)
+    with pytest.raises(RetrievalError, match="seen"):
+        connection.Connection(str(tmp_path), "", time.monotonic() + 5)
+    assert channel["grpc.keepalive_time_ms"] == 2**31 - 1  # gRPC's word for never
+    assert channel["grpc.keepalive_permit_without_calls"] == 0
+    assert channel["grpc.enable_http_proxy"] == 0
