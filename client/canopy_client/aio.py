@@ -39,7 +39,8 @@ def open_channel(url: str, tls: Tls | None) -> Any:
 class AsyncCanopyClient:
     """:class:`canopy_client.CanopyClient` for coroutines; one client belongs to one event loop.
 
-    Cancelling a call drops its requests; a model that is at work on one ends by the call's deadline. Arguments and errors are those of the sync client.
+    Cancelling a call drops its requests; a model that is at work on one ends by the call's deadline. Arguments and
+    errors are those of the sync client.
     """
 
     def __init__(

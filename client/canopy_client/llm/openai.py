@@ -117,7 +117,7 @@ class OpenAILanguageModel:
             raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # Part of the answer may have been received: not sent again.
-            raise CriticError(f"language model {self.name}: {error}") from None
+            raise CriticError(f"language model {self.name}: {str(error) or type(error).__name__}") from None
         if response.status_code != httpx.codes.OK:
             kind = _STATUS_ERRORS.get(response.status_code, CriticError)
             raise kind(f"language model {self.name}: HTTP {response.status_code}: {response.text:.300}")

@@ -202,3 +202,13 @@ async def test_an_openai_answer_of_another_form(content: bytes) -> None:
     with pytest.raises(CriticError, match="chat completion"):
         await model.generate(CHAT, max_tokens=9, deadline=NEVER)
     await model.close()
+
+
+async def test_a_connection_that_breaks_is_told_even_where_the_library_says_nothing() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("", request=request)
+
+    model = openai(handler)
+    with pytest.raises(CriticError, match="ReadError$"):
+        await model.generate(CHAT, max_tokens=9, deadline=NEVER)
+    await model.close()
