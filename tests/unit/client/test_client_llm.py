@@ -209,6 +209,6 @@ async def test_a_connection_that_breaks_is_told_even_where_the_library_says_noth
         raise httpx.ReadError("", request=request)
 
     model = openai(handler)
-    with pytest.raises(CriticError, match="ReadError$"):
+    with pytest.raises(CriticError, match=r"ReadError$"):
         await model.generate(CHAT, max_tokens=9, deadline=NEVER)
     await model.close()
