@@ -23,6 +23,9 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 2),
     ("grpc.enable_retries", 0),
+    # A server that comes back is found within the pauses of RetryPolicy; gRPC's own wait grows to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # Behind a headless service every replica gets its share; one address behaves as before.
     ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
 )
