@@ -48,7 +48,7 @@ def find_perf_analyzer() -> str | None:
 def run_perf_analyzer(
     program: str, *, model: str, url: str, data: Path, concurrencies: list[int], requests: int
 ) -> list[Figures]:
-    """Run perf_analyzer over gRPC, one measurement a concurrency.
+    """Run perf_analyzer over gRPC, one measurement of three windows a concurrency, taken as it comes.
 
     Args:
         program: Path of perf_analyzer.
@@ -65,7 +65,7 @@ def run_perf_analyzer(
             command = [
                 program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data),
                 "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
-                "--measurement-request-count", str(requests), "--stability-percentage", "50", "--max-trials", "3",
+                "--measurement-request-count", str(requests), "--stability-percentage", "200", "--max-trials", "3",
                 "-f", str(table),
             ]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

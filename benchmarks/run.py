@@ -115,7 +115,7 @@ def _tables(
         "compress, cold": ("compress", 4 * scale, lambda: client.compress(query, cold)),
         "compress, with trees": ("compress", 200 * scale, lambda: client.compress(query, warm)),
         "embed_query, seen": ("embed_query", 200 * scale, lambda: client.embed_query(queries[:1])),
-        "embed_query, new": ("embed_query", 50 * scale, lambda: client.embed_query([next(unseen)])),
+        "embed_query, new": ("embed_query", 100 * scale, lambda: client.embed_query([next(unseen)])),
     }
     figures: dict[str, list[load.Figures]] = {}
     with tempfile.TemporaryDirectory() as folder:
