@@ -46,7 +46,7 @@ def find_perf_analyzer() -> str | None:
 
 
 def run_perf_analyzer(
-    program: str, *, model: str, url: str, data: Path, concurrencies: list[int], requests: int
+    program: str, *, model: str, url: str, data: Callable[[int], Path], concurrencies: list[int], requests: int
 ) -> list[Figures]:
     """Run perf_analyzer over gRPC, one measurement of three windows a concurrency, taken as it comes.
 
@@ -54,7 +54,7 @@ def run_perf_analyzer(
         program: Path of perf_analyzer.
         model: Model name.
         url: ``host:port`` of the gRPC endpoint.
-        data: Input file.
+        data: Input file for a concurrency.
         concurrencies: Requests in flight, one measurement each.
         requests: Requests in a measurement window.
     """
@@ -63,7 +63,7 @@ def run_perf_analyzer(
         for concurrency in concurrencies:
             table = Path(folder) / f"{concurrency}.csv"
             command = [
-                program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data),
+                program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data(concurrency)),
                 "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
                 "--measurement-request-count", str(requests), "--stability-percentage", "200", "--max-trials", "3",
                 "-f", str(table),

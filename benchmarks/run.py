@@ -108,9 +108,9 @@ def _tables(
 ) -> dict[str, list[load.Figures]]:
     """One list of figures a call, by concurrency."""
     scale = 1 if quick else 3
-    # Enough queries that none comes twice, so that the server's response cache answers none of them.
-    new = [f"{text} ({number})" for number in range(200) for text in queries]
-    unseen = iter(f"once: {text}" for text in new)
+    # None of these comes twice, in no measurement, so that the server's response cache answers none of them.
+    new = {one: [f"{text} ({one}.{number})" for number in range(200) for text in queries] for one in CONCURRENCIES}
+    unseen = iter(f"once: {text}" for texts in new.values() for text in texts)
     calls = {
         "compress, cold": ("compress", 4 * scale, lambda: client.compress(query, cold)),
         "compress, with trees": ("compress", 200 * scale, lambda: client.compress(query, warm)),
@@ -122,8 +122,9 @@ def _tables(
         workload.write_compress_input(Path(folder, "cold.json"), query, cold)
         workload.write_compress_input(Path(folder, "warm.json"), query, warm)
         workload.write_query_input(Path(folder, "seen.json"), queries)
-        workload.write_query_input(Path(folder, "new.json"), new)
-        files = dict(zip(calls, ["cold.json", "warm.json", "seen.json", "new.json"], strict=True))
+        for concurrency, texts in new.items():
+            workload.write_query_input(Path(folder, f"new{concurrency}.json"), texts)
+        files = dict(zip(calls, ["cold.json", "warm.json", "seen.json", "new{}.json"], strict=True))
         for name, (model, requests, call) in calls.items():
             for _ in range(3):
                 call()
@@ -132,7 +133,7 @@ def _tables(
                     program,
                     model=model,
                     url=url,
-                    data=Path(folder, files[name]),
+                    data=lambda concurrency, name=name: Path(folder, files[name].format(concurrency)),
                     concurrencies=CONCURRENCIES,
                     requests=requests,
                 )
