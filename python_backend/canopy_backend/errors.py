@@ -12,6 +12,8 @@
     ├── RetrievalError            INTERNAL           the vector store refused or failed
     ├── CriticError               INTERNAL           the language model failed or answered nonsense twice
     ├── ExportError               FAILED_PRECONDITION an artefact is missing or did not pass its gate
+    ├── TrainingError             FAILED_PRECONDITION a training run or an evaluation cannot start or go on
+    │   └── InvalidData           FAILED_PRECONDITION a line of a data file is malformed; names file, line, field
     └── StackError                FAILED_PRECONDITION the local stack cannot be set up, started or stopped
         └── PortBusy              FAILED_PRECONDITION another program listens on a port that a server needs
 
@@ -110,6 +112,28 @@ class ExportError(CanopyError):
     """An export is incomplete or did not pass a parity gate."""
 
 
+class TrainingError(CanopyError):
+    """A training run or an evaluation cannot start or go on; the message says what to change."""
+
+
+class InvalidData(TrainingError):
+    """One line of a data file is malformed.
+
+    Args:
+        reason: What is wrong and what is expected, a sentence without a full stop.
+        file: The file.
+        line: The line's number, from 1; ``None`` when the file as a whole is meant.
+        field: Path of the offending field, for instance ``"gold[1].span"``.
+    """
+
+    def __init__(self, reason: str, *, file: str, line: int | None = None, field: str | None = None) -> None:
+        self.file = file
+        self.line = line
+        self.field = field
+        where = file if line is None else f"{file}, line {line}"
+        super().__init__(f"{where}, field {field!r}: {reason}" if field else f"{where}: {reason}")
+
+
 class StackError(CanopyError):
     """The local stack cannot be set up, started or stopped; the message says what to do."""
 
@@ -145,6 +169,7 @@ CODES: Final[dict[type[CanopyError], str]] = {
     RetrievalError: "INTERNAL",
     CriticError: "INTERNAL",
     ExportError: "FAILED_PRECONDITION",
+    TrainingError: "FAILED_PRECONDITION",
     StackError: "FAILED_PRECONDITION",
     CanopyError: "INTERNAL",
 }

@@ -1,0 +1,1 @@
+"""Fine-tuning of the node encoder on gold evidence, and its evaluation."""
