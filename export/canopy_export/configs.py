@@ -58,8 +58,10 @@ _EVIDENCE: Final = (
     Tensor("SCORES", _FP32, (-1,)),
     Tensor("TRACE", _STRING, (-1,)),
 )
-_NODE_ROWS: Final = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS"))
-_NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids")
+_NODE_ROWS: Final = tuple(
+    Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS", "NODE_SLOTS")
+)
+_NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids", "slot_ids")
 _QUERY_INPUTS: Final = ("input_ids", "attention_mask")
 #: The tensors that Triton's vLLM backend gives to every model that it serves.
 _CRITIC_INPUTS: Final = (

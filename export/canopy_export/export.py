@@ -27,7 +27,7 @@ GRAPH_FILE: Final = "1/model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
 READER_TOKENIZER: Final = "hierarchy/reader_tokenizer.json"
 #: Counts up when the graphs change in a way that an existing file should be replaced.
-GRAPH_VERSION: Final = "1"
+GRAPH_VERSION: Final = "2"
 _TOOLS: Final = ("torch", "transformers", "onnx", "peft")
 
 

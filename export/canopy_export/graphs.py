@@ -1,7 +1,7 @@
 """The two graphs that are exported: texts as padded rows, and node texts as packed rows.
 
 Both build their own additive attention mask and give it to the backbone in four dimensions, so that no shape
-condition of a library's mask code is frozen into the graph, and both pool and normalise in float32.
+condition of a library's mask code is frozen into the graph, and both pool in float32. Both can be trained through.
 """
 
 from __future__ import annotations
@@ -66,12 +66,25 @@ class _Encoder(nn.Module):
         """Token states float32 ``[B,L,H]``; ``visible`` is bool ``[B,L,L]``, query by key."""
         if self.causal:
             visible = visible & (position_ids[:, :, None] >= position_ids[:, None, :])
-        mask = torch.where(visible, 0.0, MASKED)[:, None, :, :]
+        # Attention kernels ask for a mask in the type of what they are given.
+        zero = torch.zeros((), dtype=self._precision(input_ids.device.type), device=input_ids.device)
+        mask = torch.where(visible, zero, zero + MASKED)[:, None, :, :]
         output = self.backbone(
             input_ids=input_ids, attention_mask=mask, position_ids=position_ids + self.offset, **self.extra
         )
         states: Tensor = output.last_hidden_state
         return states.float()
+
+    def _precision(self, device: str) -> torch.dtype:
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+        return next(self.backbone.parameters()).dtype
+
+
+def _mean(weights: Tensor, states: Tensor) -> Tensor:
+    """Weighted means ``[B,S,H]`` of token states ``[B,L,H]``, weights ``[B,S,L]``, in float32 even under autocast."""
+    with torch.autocast(states.device.type, enabled=False):
+        return torch.matmul(weights, states) / weights.sum(2, keepdim=True).clamp(min=1.0)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -92,26 +105,27 @@ class QueryGraph(_Encoder):
             weights = weights * (positions == 0).to(states.dtype)
         elif self.pooling == "last":
             weights = weights * (positions == positions.max(dim=1, keepdim=True).values).to(states.dtype)
-        total = torch.matmul(weights[:, None, :], states)[:, 0, :]
-        return _unit(total / weights.sum(1, keepdim=True).clamp(min=1.0))
+        return _unit(_mean(weights[:, None, :], states)[:, 0, :])
 
 
 class NodeGraph(_Encoder):
-    """``input_ids``, ``segment_ids``, ``position_ids`` int64 ``[R,L]`` to ``embeddings`` float32 ``[R,L//4,D]``.
+    """``input_ids``, ``segment_ids``, ``position_ids``, ``slot_ids`` int64 ``[R,L]`` to ``embeddings``.
 
-    Segments count from 1 in each row and 0 is padding; slot ``s`` holds segment ``s + 1``, an unused slot zeros.
+    Embeddings are float32 ``[R,L//4,D]``, not normalised. Segments and slots count from 1 in each row and 0 is
+    padding. Tokens see their own segment alone; slot ``s`` of the output pools the tokens of slot id ``s + 1``, and an
+    unused one is zeros.
     """
 
-    def forward(self, input_ids: Tensor, segment_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Encode every segment of every row as if it stood alone."""
+    def forward(self, input_ids: Tensor, segment_ids: Tensor, position_ids: Tensor, slot_ids: Tensor) -> Tensor:
+        """Encode every segment of every row as if it stood alone, and pool its slots."""
         visible = segment_ids[:, :, None] == segment_ids[:, None, :]
         states = self.states(input_ids, visible, position_ids)
         slots = torch.arange(1, input_ids.shape[1] // TOKENS_PER_SLOT + 1, device=input_ids.device)
-        members = segment_ids[:, None, :] == slots[None, :, None]
+        members = slot_ids[:, None, :] == slots[None, :, None]
         weights = members.to(states.dtype)
         if self.pooling == "cls":
             weights = weights * (position_ids == 0).to(states.dtype)[:, None, :]
         elif self.pooling == "last":
             reach = torch.where(members, position_ids[:, None, :], -1)
             weights = weights * (reach == reach.max(dim=2, keepdim=True).values).to(states.dtype)
-        return _unit(torch.matmul(weights, states) / weights.sum(2, keepdim=True).clamp(min=1.0))
+        return _mean(weights, states)

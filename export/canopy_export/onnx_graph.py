@@ -42,9 +42,12 @@ def export_node_graph(graph: NodeGraph, path: Path, vocabulary: int) -> None:
     _write(graph, packed_rows(vocabulary, [[5, 9, 4], [7]], 24), path, "embeddings", {0: "rows", 1: "slots"})
     alone = QueryGraph(graph.backbone, graph.pooling).eval()
     for layout, width in (([[64]], 64), ([[30, 8, 5, 4], [70, 50], [9] * 12], 128)):
-        inputs = packed_rows(vocabulary, layout, width)
-        packed = _compare(graph, path, inputs)
-        _check_alone(alone, inputs, packed)
+        whole = packed_rows(vocabulary, layout, width)
+        packed = _compare(graph, path, whole)
+        _check_alone(alone, whole, packed)
+        if graph.pooling == "mean":
+            parted = packed_rows(vocabulary, layout, width, parts=2)
+            _check_parts(whole, packed, parted, _compare(graph, path, parted))
 
 
 def query_rows(vocabulary: int, lengths: list[int], width: int) -> Inputs:
@@ -55,19 +58,22 @@ def query_rows(vocabulary: int, lengths: list[int], width: int) -> Inputs:
     return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
 
 
-def packed_rows(vocabulary: int, layout: list[list[int]], width: int) -> Inputs:
-    """Random packed rows: for each row the lengths of its segments."""
+def packed_rows(vocabulary: int, layout: list[list[int]], width: int, parts: int = 1) -> Inputs:
+    """Random packed rows: for each row the lengths of its segments, each cut into up to ``parts`` slots."""
     random = np.random.default_rng(_SEED)
     segments = np.zeros((len(layout), width), np.int64)
     positions = np.zeros_like(segments)
+    slots = np.zeros_like(segments)
     for row, lengths in enumerate(layout):
         start = 0
         for segment, length in enumerate(lengths, start=1):
+            cut = np.arange(length) * min(parts, length) // length
+            slots[row, start : start + length] = slots[row].max() + 1 + cut
             segments[row, start : start + length] = segment
             positions[row, start : start + length] = np.arange(length)
             start += length
     ids = random.integers(0, vocabulary, size=segments.shape) * (segments > 0)
-    arrays = {"input_ids": ids, "segment_ids": segments, "position_ids": positions}
+    arrays = {"input_ids": ids, "segment_ids": segments, "position_ids": positions, "slot_ids": slots}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -102,7 +108,7 @@ def _compare(graph: torch.nn.Module, path: Path, inputs: Inputs) -> FloatArray:
     with torch.inference_mode():
         expected = graph(*inputs.values()).numpy()
     actual = run_onnx(path, inputs)
-    difference = float(np.abs(expected - actual).max())
+    difference = _distance(expected, actual)
     # Written so that NaN fails too.
     if not difference <= TOLERANCE:
         shape = tuple(inputs["input_ids"].shape)
@@ -111,7 +117,7 @@ def _compare(graph: torch.nn.Module, path: Path, inputs: Inputs) -> FloatArray:
 
 
 def _check_alone(alone: QueryGraph, inputs: Inputs, packed: FloatArray) -> None:
-    """Each segment by itself must have the vector it has in its row, and each unused slot must be zero."""
+    """Each segment by itself must point where it points in its row, and each unused slot must be zero."""
     segments = inputs["segment_ids"]
     for row in range(segments.shape[0]):
         used = int(segments[row].max())
@@ -119,7 +125,7 @@ def _check_alone(alone: QueryGraph, inputs: Inputs, packed: FloatArray) -> None:
             ids = inputs["input_ids"][row][segments[row] == slot + 1][None]
             with torch.inference_mode():
                 expected = alone(ids, torch.ones_like(ids))[0].numpy()
-            difference = float(np.abs(expected - packed[row, slot]).max())
+            difference = _distance(expected, packed[row, slot] / np.linalg.norm(packed[row, slot]))
             if not difference <= TOLERANCE:
                 raise ExportError(
                     f"packed rows change a vector by {difference:.2e}, limit {TOLERANCE:.0e}: "
@@ -127,3 +133,21 @@ def _check_alone(alone: QueryGraph, inputs: Inputs, packed: FloatArray) -> None:
                 )
         if packed[row, used : segments.shape[1] // TOKENS_PER_SLOT].any():
             raise ExportError("an unused slot of a packed row is not zero")
+
+
+def _check_parts(whole: Inputs, means: FloatArray, parted: Inputs, parts: FloatArray) -> None:
+    """The parts of a segment must add up to what its one slot gives."""
+    for row in range(len(means)):
+        segments, slots = whole["segment_ids"][row].numpy(), parted["slot_ids"][row].numpy()
+        for slot in range(int(segments.max())):
+            mine, counts = np.unique(slots[segments == slot + 1], return_counts=True)
+            pooled = (parts[row, mine - 1] * counts[:, None]).sum(0) / counts.sum()
+            difference = _distance(means[row, slot], pooled)
+            if not difference <= TOLERANCE:
+                raise ExportError(f"the slots of a segment miss its mean by {difference:.2e}, limit {TOLERANCE:.0e}")
+
+
+def _distance(expected: FloatArray, actual: FloatArray) -> float:
+    """Largest absolute difference, in units of each expected vector's length; NaN where a value is."""
+    lengths = np.linalg.norm(expected, axis=-1, keepdims=True)
+    return float((np.abs(expected - actual) / np.where(lengths > 0, lengths, 1)).max())

@@ -44,7 +44,7 @@ class Encoders(Protocol):
         """Padded rows ``[N,L]`` to vectors ``[N,D]``."""
 
     def nodes(self, rows: PackedRows) -> FloatArray:
-        """Packed rows ``[R,L]`` to vectors ``[R,S,D]``."""
+        """Packed rows ``[R,L]`` to the mean states of their slots ``[R,S,D]``."""
 
 
 class OnnxEncoders:
@@ -59,7 +59,7 @@ class OnnxEncoders:
         return self._query({"input_ids": ids, "attention_mask": mask})
 
     def nodes(self, rows: PackedRows) -> FloatArray:
-        """Packed rows ``[R,L]`` to vectors ``[R,S,D]``."""
+        """Packed rows ``[R,L]`` to the mean states of their slots ``[R,S,D]``."""
         return self._node(_node_inputs(rows))
 
 
@@ -84,7 +84,10 @@ class TorchEncoders:
         return _run_torch(self._query, [ids, mask])
 
     def nodes(self, rows: PackedRows) -> FloatArray:
-        """Packed rows ``[R,L]`` to vectors ``[R,S,D]``; few rows at a time, as memory grows with all of them."""
+        """Packed rows ``[R,L]`` to the mean states of their slots ``[R,S,D]``.
+
+        Few rows at a time, as memory grows with all of them.
+        """
         inputs = list(_node_inputs(rows).values())
         parts = [_run_torch(self._node, [one[at : at + 8] for one in inputs]) for at in range(0, len(inputs[0]), 8)]
         return np.concatenate(parts)
@@ -144,7 +147,12 @@ def run_encoders(encoders: Encoders, repository: Path, queries: Sequence[str], i
         batch = items[start : start + _BATCH]
         revision = node.manifest.revision
         rows, plan = plan_request(
-            batch, tokenizer=node.tokenizer, counter=counter, revision=revision, limits=Limits(max_rows=1 << 20)
+            batch,
+            tokenizer=node.tokenizer,
+            counter=counter,
+            revision=revision,
+            limits=Limits(max_rows=1 << 20),
+            node_encoding=node.manifest.node_encoding,
         )
         for offset, tree in enumerate(plan.trees(batch, encoders.nodes(rows), revision=revision)):
             nodes.append(tree.vectors)
@@ -192,7 +200,12 @@ def _cosine(left: FloatArray, right: FloatArray) -> float:
 
 
 def _node_inputs(rows: PackedRows) -> dict[str, npt.NDArray[np.int64]]:
-    return {"input_ids": rows.input_ids, "segment_ids": rows.segment_ids, "position_ids": rows.position_ids}
+    return {
+        "input_ids": rows.input_ids,
+        "segment_ids": rows.segment_ids,
+        "position_ids": rows.position_ids,
+        "slot_ids": rows.slot_ids,
+    }
 
 
 def _run_torch(graph: Any, inputs: Sequence[npt.NDArray[np.int64]]) -> FloatArray:

@@ -1,8 +1,10 @@
 """From an item to token sequences, and from the encoder's answer to one vector a node.
 
-A node whose text fits the encoder's window is one sequence. One that does not fit has none: its vector is the
-token-weighted mean of its children's, at unit length again. Only a leaf can be cut: into windows, which are pooled the
-same way. Rounding to float16 happens in :func:`node_vectors` and nowhere else.
+With ``separate``, a node whose text fits the encoder's window is one sequence. One that does not fit has none: its
+vector is the token-weighted mean of its children's, at unit length again. Only a leaf can be cut: into windows, which
+are pooled the same way. With ``contextual``, the item is encoded once and nodes are pooled from their tokens' states
+(:mod:`canopy_backend.contextual`). Normalisation and rounding to float16 happen in :func:`node_vectors` and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from canopy_backend.contextual import lay, node_sums
 from canopy_backend.fragments import Fragments, renderer
 from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import Item
+from canopy_backend.manifest import NodeEncoding
 from canopy_backend.templates import item_text, node_text, prefix_text
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter, TokenIds
 
@@ -30,17 +34,23 @@ Float32Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodePlan:
-    """What has to be encoded for one item.
+    """What has to be encoded for one item: sequences, and the parts of which the encoder gives mean states.
 
     Attributes:
-        sequences: P token sequences with special tokens, none longer than the window.
-        nodes: int32 ``[P]``, the node that each belongs to, ascending; a node without one is pooled from its children.
-        weights: int32 ``[P]``, tokens of each, prefix and special tokens not counted, at least 1.
+        sequences: S token sequences with special tokens, none longer than the window.
+        layouts: For each token of each sequence its part, counted from 0 in the sequence; ``None`` where a sequence is
+            one part, which is ``separate``.
+        nodes: int32 ``[P]``, the node that each part belongs to. ``separate``: ascending; a node without a part is
+            pooled from its children. ``contextual``: -1 for the context, the first part of each window, then leaves.
+        weights: int32 ``[P]``, tokens of each part. ``separate``: prefix and special tokens not counted, at least 1.
+        sequence: int32 ``[P]``, the sequence of each part; parts stand in the order of sequences.
     """
 
     sequences: list[TokenIds]
+    layouts: list[list[int]] | None
     nodes: Int32Array
     weights: Int32Array
+    sequence: Int32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +83,13 @@ def count_tokens(item: Item, fragments: Fragments, counter: TokenCounter) -> Int
     return counter.count([*bodies, prefix])
 
 
-def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer: EncoderTokenizer) -> NodePlan:
+def plan_nodes(
+    item: Item,
+    fragments: Fragments,
+    hierarchy: Hierarchy,
+    tokenizer: EncoderTokenizer,
+    node_encoding: NodeEncoding = "separate",
+) -> NodePlan:
     """The token sequences of an item's nodes.
 
     Args:
@@ -81,8 +97,11 @@ def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer
         fragments: Its fragments.
         hierarchy: The nodes over them.
         tokenizer: The node encoder's.
+        node_encoding: How the node encoder's nodes are encoded, as its manifest says.
     """
     prefix, bodies = fragment_bodies(item, fragments)
+    if node_encoding == "contextual":
+        return _contextual(item, prefix, bodies, hierarchy, tokenizer)
     ids = tokenizer.encode_plain([prefix and prefix + "\n", *bodies])
     start, leaves = ids[0], ids[1:]
     if tokenizer.splits_at_space and _separable(item, bodies):
@@ -105,7 +124,35 @@ def plan_nodes(item: Item, fragments: Fragments, hierarchy: Hierarchy, tokenizer
             sequences += cut
             nodes += [node] * len(cut)
             weights += [len(window) - overhead for window in cut]
-    return NodePlan(sequences, np.array(nodes, np.int32), np.maximum(1, np.array(weights, np.int32)))
+    each = np.arange(len(sequences), dtype=np.int32)
+    return NodePlan(sequences, None, np.array(nodes, np.int32), np.maximum(1, np.array(weights, np.int32)), each)
+
+
+def _contextual(
+    item: Item, prefix: str, bodies: Sequence[str], hierarchy: Hierarchy, tokenizer: EncoderTokenizer
+) -> NodePlan:
+    """The windows of an item, each leaf's text tokenized by itself."""
+    # A row and a segment are lines; a sentence has its white space with it.
+    glue = "" if item.modality == "text" else "\n"
+    lines = [body and body + glue for body in bodies[:-1]]
+    start, *leaves = tokenizer.encode_plain([prefix and prefix + "\n", *lines, bodies[-1]])
+    windows = lay(start, leaves, tokenizer)
+    around = len(tokenizer.head) + len(tokenizer.tail)
+    leaf_nodes = np.flatnonzero(hierarchy.is_leaf)
+    node_of = leaf_nodes[np.argsort(hierarchy.first[leaf_nodes])].tolist()
+    nodes: list[int] = []
+    weights: list[int] = []
+    for window in windows:
+        nodes += [-1, *(node_of[place] for place, _ in window.pieces)]
+        weights += [around + len(window.lead), *(len(piece) for _, piece in window.pieces)]
+    sequence = np.repeat(np.arange(len(windows), dtype=np.int32), [1 + len(window.pieces) for window in windows])
+    return NodePlan(
+        [window.sequence(tokenizer) for window in windows],
+        [window.layout(tokenizer) for window in windows],
+        np.array(nodes, np.int32),
+        np.array(weights, np.int32),
+        sequence,
+    )
 
 
 def _separable(item: Item, bodies: Sequence[str]) -> bool:
@@ -161,7 +208,11 @@ def _tokenized(
 
 
 def node_vectors(
-    hierarchy: Hierarchy, nodes: Int32Array, weights: Int32Array, embeddings: Float32Array
+    hierarchy: Hierarchy,
+    nodes: Int32Array,
+    weights: Int32Array,
+    embeddings: Float32Array,
+    node_encoding: NodeEncoding = "separate",
 ) -> npt.NDArray[np.float16]:
     """One vector for each node of an item.
 
@@ -169,11 +220,15 @@ def node_vectors(
         hierarchy: The item's nodes.
         nodes: int32 ``[P]`` of its :class:`NodePlan`.
         weights: int32 ``[P]`` of the same.
-        embeddings: float32 ``[P, D]``, the encoder's answer for each sequence, unit length.
+        embeddings: float32 ``[P, D]``, the encoder's answer for each part, of any length.
+        node_encoding: That of the plan.
 
     Returns:
-        float16 ``[N, D]``, unit length.
+        float16 ``[N, D]``, unit length; zeros where the answer was zeros.
     """
+    if node_encoding == "contextual":
+        return unit(node_sums(hierarchy, nodes, weights, embeddings)).astype(np.float16)
+    embeddings = unit(embeddings)
     single = len(nodes) == hierarchy.size and bool((np.diff(nodes) == 1).all())
     if single:
         return embeddings.astype(np.float16)
@@ -226,6 +281,13 @@ def item_vectors(counts: Int32Array, weights: Int32Array, embeddings: Float32Arr
     return pooled
 
 
+def unit(vectors: Float32Array) -> Float32Array:
+    """Float32 ``[n, D]`` at length one; a row of zeros stays as it is."""
+    norms = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
+    scaled: Float32Array = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    return scaled
+
+
 def _pool(
     vectors: Float32Array, weights: Float32Array, starts: npt.NDArray[np.integer]
 ) -> tuple[Float32Array, Float32Array]:
@@ -236,9 +298,7 @@ def _pool(
     mass: Float32Array = np.add.reduceat(weights, starts)
     if len(starts) == len(vectors):
         return vectors, mass
-    pooled: Float32Array = np.add.reduceat(vectors * weights[:, None], starts)
-    norms = np.sqrt(np.square(pooled).sum(axis=1, keepdims=True))
-    pooled /= np.maximum(norms, np.finfo(np.float32).tiny)
+    pooled = unit(np.add.reduceat(vectors * weights[:, None], starts))
     alone = np.diff(starts, append=len(vectors)) == 1
     pooled[alone] = vectors[starts[alone]]
     return pooled, mass

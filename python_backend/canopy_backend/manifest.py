@@ -14,6 +14,8 @@ from canopy_backend.errors import ExportError
 
 #: Name of the manifest in an encoder's folder of the model repository.
 MANIFEST_FILE: Final = "manifest.json"
+#: Name of the card in the folder of an adapter that was trained here.
+CARD_FILE: Final = "canopy_adapter.json"
 
 _VECTOR_FIELDS: Final = (
     "model",
@@ -27,6 +29,9 @@ _VECTOR_FIELDS: Final = (
     "node_encoding",
 )
 
+#: ``separate`` encodes each node's text alone, ``contextual`` pools nodes from one pass over the item.
+NodeEncoding: TypeAlias = Literal["separate", "contextual"]
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
 Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -54,8 +59,8 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
     window: Annotated[int, Meta(ge=8)]
     dimension: Annotated[int, Meta(ge=1, le=65535)]
     precision: Literal["fp32", "fp16", "bf16", "int8"]
-    pooling: Literal["mean", "cls", "last"]
-    node_encoding: Literal["separate", "contextual"] = "separate"
+    pooling: Pooling
+    node_encoding: NodeEncoding = "separate"
     files: dict[str, Sha256] = {}
     versions: dict[str, str] = {}
 
@@ -85,10 +90,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, path: str | Path) -> None:
         """Write the manifest, all of it or nothing; ``path`` as in :meth:`load`."""
-        file = _file_of(path)
-        written = file.with_name(file.name + ".partial")
-        written.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
-        os.replace(written, file)
+        _write(_file_of(path), self)
 
     def verify(self, folder: str | Path) -> None:
         """Check that the files are those that were exported.
@@ -117,6 +119,49 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter was trained for; stands beside its weights.
+
+    Attributes:
+        base: Name of the base model.
+        base_revision: Its revision, as an export of it records.
+        template: ``canopy_backend.templates.TEMPLATE_HASH`` at the time of the training.
+        node_encoding: How nodes were encoded.
+        pooling: How token states became one vector.
+        dimension: Length of a vector.
+        window: Most tokens that were read at once, special tokens included.
+        branching: Most children of a node.
+    """
+
+    base: str
+    base_revision: str
+    template: str
+    node_encoding: NodeEncoding
+    pooling: Pooling
+    dimension: Annotated[int, Meta(ge=1, le=65535)]
+    window: Annotated[int, Meta(ge=8)]
+    branching: Annotated[int, Meta(ge=2)] = 2
+
+    @classmethod
+    def load(cls, folder: str | Path) -> AdapterCard:
+        """Read the card of an adapter's folder.
+
+        Raises:
+            ExportError: It is missing, or not a card; the message names the file and the field.
+        """
+        file = Path(folder) / CARD_FILE
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except OSError as error:
+            raise ExportError(f"adapter card {str(file)!r}: {error.strerror or error}") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ExportError(f"adapter card {str(file)!r}: {error}") from None
+
+    def save(self, folder: str | Path) -> None:
+        """Write the card into an adapter's folder, all of it or nothing."""
+        _write(Path(folder) / CARD_FILE, self)
+
+
 def file_sha256(path: str | Path) -> str:
     """SHA-256 of a file, 64 hex digits."""
     digest = sha256()
@@ -129,3 +174,9 @@ def file_sha256(path: str | Path) -> str:
 def _file_of(path: str | Path) -> Path:
     path = Path(path)
     return path / MANIFEST_FILE if path.is_dir() else path
+
+
+def _write(file: Path, content: msgspec.Struct) -> None:
+    written = file.with_name(file.name + ".partial")
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    os.replace(written, file)

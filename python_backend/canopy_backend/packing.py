@@ -28,19 +28,22 @@ class PackedRows:
         input_ids: int64 ``[R, L]``, 0 where nothing is.
         segment_ids: int64 ``[R, L]``, 1 for the first sequence of a row, 2 for the next, 0 for padding.
         position_ids: int64 ``[R, L]``, from 0 in each sequence.
-        slots: int32 ``[n, 2]``, where the vector of each sequence comes out: row, and segment counted from 0.
+        slot_ids: int64 ``[R, L]``, 1 for the first part of a row, 2 for the next, 0 for padding; the same as
+            ``segment_ids`` where each sequence is one part.
+        slots: int32 ``[n_parts, 2]``, where the vector of each part comes out: row, and slot counted from 0.
     """
 
     input_ids: Int64Array
     segment_ids: Int64Array
     position_ids: Int64Array
+    slot_ids: Int64Array
     slots: npt.NDArray[np.int32]
 
 
 def empty_row() -> PackedRows:
     """One row that holds nothing, for a model step that may not receive zero rows."""
-    ids, segment_ids, position_ids = np.zeros((3, 1, MIN_WIDTH), np.int64)
-    return PackedRows(ids, segment_ids, position_ids, np.zeros((0, 2), np.int32))
+    ids, segment_ids, position_ids, slot_ids = np.zeros((4, 1, MIN_WIDTH), np.int64)
+    return PackedRows(ids, segment_ids, position_ids, slot_ids, np.zeros((0, 2), np.int32))
 
 
 def row_width(longest: int) -> int:
@@ -51,29 +54,68 @@ def row_width(longest: int) -> int:
     return width
 
 
-def pack(sequences: Sequence[Sequence[int]], width: int) -> PackedRows:
+def longest(sequences: Sequence[Sequence[int]], layouts: Sequence[Sequence[int]] | None = None) -> int:
+    """Most tokens of a row that one of the sequences takes, for :func:`row_width`; arguments as for :func:`pack`."""
+    lengths = np.fromiter(map(len, sequences), np.intp, len(sequences))
+    return int(lengths.max() if layouts is None else _demand(lengths, _parts(layouts)).max())
+
+
+def pack(sequences: Sequence[Sequence[int]], width: int, layouts: Sequence[Sequence[int]] | None = None) -> PackedRows:
     """Put sequences into rows by first fit, the longest first, equal lengths in their given order.
 
     Args:
         sequences: n >= 1 sequences of at least one token.
         width: Tokens of a row, a multiple of 4.
+        layouts: For each token of each sequence its part, counted from 0. A sequence of p parts takes at least 4 p
+            tokens of a row, so that its slots are there. Without layouts, each sequence is one part.
 
     Raises:
-        ValueError: There is no sequence, or one is empty or longer than a row.
+        ValueError: There is no sequence, or one is empty or takes more than a row.
     """
     lengths = np.fromiter(map(len, sequences), np.intp, len(sequences))
-    if not len(lengths) or lengths.min() < 1 or lengths.max() > width:
+    parts = None if layouts is None else _parts(layouts)
+    demand = lengths if parts is None else _demand(lengths, parts)
+    if not len(lengths) or lengths.min() < 1 or demand.max() > width:
         raise ValueError(f"rows of {width} tokens hold one or more sequences of 1 to {width} tokens")
-    rows, segments, starts = _first_fit(lengths, width)
+    rows, segments, starts = _first_fit(demand, width)
     n_rows = int(rows.max()) + 1
     within = _ramps(lengths)
     place = np.repeat(rows * width + starts, lengths) + within
-    flat = np.zeros((3, n_rows * width), np.int64)
+    flat = np.zeros((4, n_rows * width), np.int64)
     flat[0, place] = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum()))
     flat[1, place] = np.repeat(segments + 1, lengths)
     flat[2, place] = within
-    ids, segment_ids, position_ids = flat.reshape(3, n_rows, width)
-    return PackedRows(ids, segment_ids, position_ids, np.stack([rows, segments], axis=1).astype(np.int32))
+    if layouts is None or parts is None:
+        flat[3] = flat[1]
+        slots = np.stack([rows, segments], axis=1)
+    else:
+        before = _before(rows, segments, parts)
+        part = np.fromiter(chain.from_iterable(layouts), np.int64, len(place))
+        flat[3, place] = np.repeat(before, lengths) + part + 1
+        slots = np.stack([np.repeat(rows, parts), np.repeat(before, parts) + _ramps(parts)], axis=1)
+    ids, segment_ids, position_ids, slot_ids = flat.reshape(4, n_rows, width)
+    return PackedRows(ids, segment_ids, position_ids, slot_ids, slots.astype(np.int32))
+
+
+def _parts(layouts: Sequence[Sequence[int]]) -> IntpArray:
+    """Number of parts of each sequence."""
+    return np.fromiter((max(layout, default=0) + 1 for layout in layouts), np.intp, len(layouts))
+
+
+def _demand(lengths: IntpArray, parts: IntpArray) -> IntpArray:
+    """Tokens of a row that each sequence takes."""
+    return np.maximum(lengths, TOKENS_A_SLOT * parts)
+
+
+def _before(rows: IntpArray, segments: IntpArray, parts: IntpArray) -> IntpArray:
+    """Slots of a row that stand before each sequence's own."""
+    order = np.lexsort((segments, rows))
+    ends = np.cumsum(parts[order])
+    begins = ends - parts[order]
+    first = np.searchsorted(rows[order], rows[order])  # the row's first sequence
+    before = np.empty(len(rows), np.intp)
+    before[order] = begins - begins[first]
+    return before
 
 
 def _first_fit(lengths: IntpArray, width: int) -> tuple[IntpArray, IntpArray, IntpArray]:

@@ -7,9 +7,9 @@ whichever way its vectors came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Final
 
 import numpy as np
@@ -22,15 +22,19 @@ from canopy_backend.fragments.video import SEGMENT_MS
 from canopy_backend.hierarchy import BRANCHING, Hierarchy, balanced
 from canopy_backend.items import Item, VideoItem
 from canopy_backend.limits import Limits
-from canopy_backend.packing import PackedRows, empty_row, pack, row_width
+from canopy_backend.manifest import NodeEncoding
+from canopy_backend.packing import PackedRows, empty_row, longest, pack, row_width
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 from canopy_backend.tree import UNITS, Tree, content_hash, decode_tree
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+IntpArray = npt.NDArray[np.intp]
 
 _MAGIC: Final = 0x4E4C5043
-_VERSION: Final = 1
+_VERSION: Final = 2
+_ENCODINGS: Final[tuple[NodeEncoding, ...]] = ("separate", "contextual")
+_HEAD_FIELDS: Final = 6  # magic, version, node encoding, items, window counts, windows
 _ITEM_FIELDS: Final = 4  # unit, branching, fragments, parts
 
 
@@ -42,8 +46,8 @@ class ItemPlan:
         fragments: Its fragments.
         hierarchy: The nodes over them.
         tokens: int32 ``[F + 1]``, the reader's tokens of each fragment and then of the prefix.
-        parts: int32 ``[P, 4]``, one line for each sequence: node, row, slot, weight, in the order of nodes. Empty
-            when the vectors are those of the item's own tree.
+        parts: int32 ``[P, 4]``, one line for each part of its :class:`NodePlan`, in that order: node, row, slot,
+            weight. Empty when the vectors are those of the item's own tree.
     """
 
     fragments: Fragments
@@ -65,11 +69,13 @@ class RequestPlan:
         items: One plan an item.
         window_counts: int32 ``[n]``, windows of each item for the retrieval encoder; empty where none are encoded.
         window_weights: int32 ``[W]``, tokens of each window.
+        node_encoding: How the nodes of all of them are encoded.
     """
 
     items: list[ItemPlan]
     window_counts: Int32Array
     window_weights: Int32Array
+    node_encoding: NodeEncoding = "separate"
 
     def with_windows(self, windows: ItemWindows) -> RequestPlan:
         """The same plan, which also knows the items' windows."""
@@ -94,7 +100,8 @@ class RequestPlan:
         trees = []
         for index, (item, plan) in enumerate(zip(items, self.items, strict=True)):
             if plan.cold:
-                vectors = plan_vectors(plan, embeddings, f"item {index} ({item.id!r:.80})")
+                name = f"item {index} ({item.id!r:.80})"
+                vectors = plan_vectors(plan, embeddings, name, self.node_encoding)
                 content = content_hash(item)
                 trees.append(Tree(revision, content, plan.fragments, plan.hierarchy, vectors, plan.tokens, reader))
             else:
@@ -128,7 +135,8 @@ class RequestPlan:
             (UNITS.index(plan.fragments.unit), plan.hierarchy.branching, len(plan.fragments), len(plan.parts))
             for plan in self.items
         ]
-        head = [_MAGIC, _VERSION, len(self.items), len(self.window_counts), len(self.window_weights)]
+        encoding = _ENCODINGS.index(self.node_encoding)
+        head = [_MAGIC, _VERSION, encoding, len(self.items), len(self.window_counts), len(self.window_weights)]
         arrays = [np.array([*head, *chain.from_iterable(table)], np.int32)]
         for plan in self.items:
             arrays += [plan.fragments.spans.ravel(), plan.tokens, plan.parts.ravel()]
@@ -142,13 +150,14 @@ class RequestPlan:
         Raises:
             InvalidRequest: It is not a plan.
         """
-        cls._require(len(data) % 4 == 0 and len(data) >= 20, "PLAN has a wrong size")
+        cls._require(len(data) % 4 == 0 and len(data) >= 4 * _HEAD_FIELDS, "PLAN has a wrong size")
         values = np.frombuffer(data, np.int32)
-        magic, version, n_items, n_counts, n_windows = values[:5].tolist()
+        magic, version, encoding, n_items, n_counts, n_windows = values[:_HEAD_FIELDS].tolist()
         cls._require((magic, version) == (_MAGIC, _VERSION), f"PLAN is not of version {_VERSION}")
-        begin = 5 + _ITEM_FIELDS * n_items
+        cls._require(0 <= encoding < len(_ENCODINGS), "PLAN names no node encoding")
+        begin = _HEAD_FIELDS + _ITEM_FIELDS * n_items
         cls._require(n_items >= 0 and begin <= len(values), "PLAN is cut short")
-        table = values[5:begin].reshape(n_items, _ITEM_FIELDS).tolist()
+        table = values[_HEAD_FIELDS:begin].reshape(n_items, _ITEM_FIELDS).tolist()
         sizes = [*chain.from_iterable((2 * f, f + 1, 4 * p) for _, _, f, p in table), n_counts, n_windows]
         sound = all(0 <= u < len(UNITS) and b >= 2 and f >= 1 and p >= 0 for u, b, f, p in table)
         sound = sound and min(sizes) >= 0 and begin + sum(sizes) == len(values)
@@ -166,7 +175,7 @@ class RequestPlan:
             )
             for place, (unit, branching, n_fragments, _) in enumerate(table)
         ]
-        return cls(plans, arrays[-2], arrays[-1])
+        return cls(plans, arrays[-2], arrays[-1], _ENCODINGS[encoding])
 
     @staticmethod
     def _require(condition: bool, message: str) -> None:
@@ -181,6 +190,7 @@ def plan_request(
     counter: TokenCounter,
     revision: str,
     limits: Limits,
+    node_encoding: NodeEncoding = "separate",
     branching: int = BRANCHING,
 ) -> tuple[PackedRows, RequestPlan]:
     """Decide where each item's vectors come from, and pack what has to be encoded.
@@ -191,6 +201,7 @@ def plan_request(
         counter: The reader's.
         revision: The node encoder's revision; an item's own tree must have it.
         limits: The request's limits, of which ``max_fragments`` and ``max_rows`` are checked here.
+        node_encoding: How the node encoder's nodes are encoded, as its manifest says.
         branching: Branching of hierarchies that are made here.
 
     Returns:
@@ -217,7 +228,7 @@ def plan_request(
             limits.check("max_fragments", len(fragments), what)
             hierarchy = balanced(len(fragments), branching)
             tokens = count_tokens(item, fragments, counter)
-            node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer))
+            node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer, node_encoding))
         plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
     rows, parts = _place(node_plans)
     if len(rows.input_ids) > limits.max_rows:
@@ -225,16 +236,19 @@ def plan_request(
     limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
     plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
     none = np.zeros(0, np.int32)
-    return rows, RequestPlan(plans, none, none)
+    return rows, RequestPlan(plans, none, none, node_encoding)
 
 
-def plan_vectors(plan: ItemPlan, embeddings: Float32Array, name: str) -> npt.NDArray[np.float16]:
+def plan_vectors(
+    plan: ItemPlan, embeddings: Float32Array, name: str, node_encoding: NodeEncoding = "separate"
+) -> npt.NDArray[np.float16]:
     """The vectors of a cold item's nodes.
 
     Args:
         plan: The item's plan.
         embeddings: float32 ``[R, S, D]``, the node encoder's answer.
         name: What to call the item in an error.
+        node_encoding: That of the plan.
 
     Returns:
         float16 ``[N, D]``, unit length.
@@ -244,17 +258,30 @@ def plan_vectors(plan: ItemPlan, embeddings: Float32Array, name: str) -> npt.NDA
         InvalidRequest: The plan points outside the embeddings, or leaves a leaf without a vector.
     """
     node, row, slot, weight = plan.parts.T
+    lowest = (-1 if node_encoding == "contextual" else 0, 0, 0, 0)
     bounds = (plan.hierarchy.size, *embeddings.shape[:2])
-    if plan.parts.min() < 0 or (plan.parts[:, :3].max(axis=0) >= bounds).any():
+    if (plan.parts.min(axis=0) < lowest).any() or (plan.parts[:, :3].max(axis=0) >= bounds).any():
         raise InvalidRequest(f"{name}: PLAN points outside embeddings of shape {list(embeddings.shape)}")
-    covered = np.zeros(plan.hierarchy.size, np.bool_)
-    covered[node] = True
-    if (np.diff(node) < 0).any() or not covered[plan.hierarchy.is_leaf].all():
+    if not (_windows_hold if node_encoding == "contextual" else _leaves_covered)(plan.hierarchy, node):
         raise InvalidRequest(f"{name}: PLAN has no vector for one of its leaves, or they are out of order")
     vectors = embeddings[row, slot]
     if not np.isfinite(vectors).all():
         raise EncoderFailure(f"{name}: the node encoder returned values that are not finite")
-    return node_vectors(plan.hierarchy, node, weight, vectors)
+    return node_vectors(plan.hierarchy, node, weight, vectors, node_encoding)
+
+
+def _leaves_covered(hierarchy: Hierarchy, node: Int32Array) -> bool:
+    """Whether the parts stand in the order of nodes, with at least one for each leaf."""
+    covered = np.zeros(hierarchy.size, np.bool_)
+    covered[node] = True
+    return bool((np.diff(node) >= 0).all() and covered[hierarchy.is_leaf].all())
+
+
+def _windows_hold(hierarchy: Hierarchy, node: Int32Array) -> bool:
+    """Whether a context comes first, and then leaves in source order; a leaf without tokens has no part."""
+    leaves = node[node >= 0]
+    in_order = (np.diff(hierarchy.first[leaves]) >= 0).all()
+    return bool(node[0] < 0 and hierarchy.is_leaf[leaves].all() and in_order)
 
 
 def own_tree(item: Item, index: int, revision: str) -> Tree:
@@ -275,13 +302,31 @@ def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limi
 
 def _place(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[Int32Array]]:
     """Pack the sequences of all items, equal ones once; then each item's parts with their places."""
-    known: dict[tuple[int, ...], int] = {}
-    which = [
-        [known.setdefault(tuple(sequence), len(known)) for sequence in plan.sequences] if plan else [] for plan in plans
-    ]
-    rows = pack(list(known), row_width(max(map(len, known)))) if known else empty_row()
-    parts = [
-        np.column_stack([plan.nodes, rows.slots[places], plan.weights]) if plan else np.zeros((0, 4), np.int32)
-        for plan, places in zip(plans, which, strict=True)
-    ]
-    return rows, parts
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    which = [[known.setdefault(key, len(known)) for key in _keys(plan)] if plan else [] for plan in plans]
+    if not known:
+        return empty_row(), [np.zeros((0, 4), np.int32) for _ in plans]
+    sequences = [sequence for sequence, _ in known]
+    layouts = [layout for _, layout in known if layout] or None
+    rows = pack(sequences, row_width(longest(sequences, layouts)), layouts)
+    counts = np.ones(len(known), np.intp)
+    for plan, mine in zip(plans, which, strict=True):
+        if plan:
+            counts[mine] = np.bincount(plan.sequence)
+    begins = np.cumsum(counts) - counts
+    none = np.zeros((0, 4), np.int32)
+    return rows, [_parts(plan, rows, begins[mine]) if plan else none for plan, mine in zip(plans, which, strict=True)]
+
+
+def _keys(plan: NodePlan) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """What tells the sequences of a plan apart: tokens and layout, which is empty where a sequence is one part."""
+    if plan.layouts is None:
+        return zip(map(tuple, plan.sequences), repeat(()))
+    return zip(map(tuple, plan.sequences), map(tuple, plan.layouts), strict=True)
+
+
+def _parts(plan: NodePlan, rows: PackedRows, begins: IntpArray) -> Int32Array:
+    """The lines of :class:`ItemPlan`; ``begins`` is where the parts of each of the item's sequences begin."""
+    sequence = plan.sequence
+    within = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
+    return np.column_stack([plan.nodes, rows.slots[begins[sequence] + within], plan.weights])

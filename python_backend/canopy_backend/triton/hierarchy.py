@@ -45,16 +45,18 @@ class HierarchyModel(Model):
             counter=self._counter,
             revision=self._node.manifest.revision,
             limits=self._limits,
+            node_encoding=self._node.manifest.node_encoding,
         )
         return {"QUERY_IDS": ids, "QUERY_MASK": mask, **row_tensors(rows), "PLAN": plan_tensor(plan)}
 
 
 def row_tensors(rows: PackedRows) -> dict[str, Array]:
-    """Packed rows as the node encoder's three inputs, int64 ``[R,L]``."""
+    """Packed rows as the node encoder's four inputs, int64 ``[R,L]``."""
     return {
         "NODE_IDS": rows.input_ids,
         "NODE_SEGMENTS": rows.segment_ids,
         "NODE_POSITIONS": rows.position_ids,
+        "NODE_SLOTS": rows.slot_ids,
     }
 
 

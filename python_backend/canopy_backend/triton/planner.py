@@ -38,6 +38,7 @@ class PlannerModel(Model):
             counter=self._counter,
             revision=self._node.manifest.revision,
             limits=self._limits,
+            node_encoding=self._node.manifest.node_encoding,
         )
         windows = plan_items(items, self._query.tokenizer)
         largest = int(windows.counts.argmax())
