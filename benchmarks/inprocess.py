@@ -16,7 +16,7 @@ from canopy_backend.fragments import fragment
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Item
 from canopy_backend.manifest import EncoderManifest
-from canopy_backend.packing import pack, row_width
+from canopy_backend.packing import longest, pack, row_width
 from canopy_backend.templates import query_text
 from canopy_backend.tokenization import EncoderTokenizer, pad
 
@@ -26,10 +26,10 @@ class InProcess:
     """Medians in milliseconds of one call, and how many tokens it computes.
 
     Attributes:
-        packed_ms: All nodes of the items in packed rows, as the server encodes them.
-        padded_ms: The same nodes in one padded batch, as a library would.
+        packed_ms: All sequences of the items in packed rows, as the server encodes them.
+        padded_ms: The same sequences in one padded batch, as a library would.
         query_ms: One query.
-        real_tokens: Tokens of the nodes.
+        real_tokens: Tokens of the sequences.
         packed_tokens: Tokens computed in packed rows, padding included.
         padded_tokens: Tokens computed in the padded batch.
     """
@@ -54,16 +54,24 @@ def measure(repository: Path, items: list[Item], query: str, *, threads: int, re
     """
     manifest = EncoderManifest.load(repository / "node_encoder" / "manifest.json")
     tokenizer = EncoderTokenizer(repository / "node_encoder" / "tokenizer.json", manifest.window)
-    sequences = []
+    sequences: list[list[int]] = []
+    layouts: list[list[int]] = []
     for item in items:
         fragments = fragment(item)
-        sequences += plan_nodes(item, fragments, balanced(len(fragments)), tokenizer).sequences
-    rows = pack(sequences, row_width(max(map(len, sequences))))
+        plan = plan_nodes(item, fragments, balanced(len(fragments)), tokenizer, manifest.node_encoding)
+        sequences += plan.sequences
+        layouts += plan.layouts or ()
+    rows = pack(sequences, row_width(longest(sequences, layouts or None)), layouts or None)
     ids, mask = pad(sequences)
     query_ids, query_mask = pad(tokenizer.encode([query_text(query)]))
     node = _session(repository / "node_encoder/1/model.onnx", threads)
     single = _session(repository / "query_encoder/1/model.onnx", threads)
-    packed = {"input_ids": rows.input_ids, "segment_ids": rows.segment_ids, "position_ids": rows.position_ids}
+    packed = {
+        "input_ids": rows.input_ids,
+        "segment_ids": rows.segment_ids,
+        "position_ids": rows.position_ids,
+        "slot_ids": rows.slot_ids,
+    }
     return InProcess(
         packed_ms=_median_ms(lambda: node.run(None, packed), repeats),
         padded_ms=_median_ms(lambda: single.run(None, {"input_ids": ids, "attention_mask": mask}), repeats),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from canopy_backend.errors import ExportError
+from canopy_backend.manifest import Pooling
 from canopy_export.graphs import QueryGraph
 from canopy_export.onnx_graph import query_rows
-from canopy_export.source import Pooling
 
 #: Smallest cosine between a vector with the adapter switched on and with it merged.
 MIN_COSINE: Final = 0.9999

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from canopy_backend.errors import ExportError
+from canopy_backend.manifest import NodeEncoding
 from canopy_export.export import Profile, export_encoders
 
 #: The example encoder: its package, which holds the weights, and the name that its manifests get.
@@ -39,6 +40,13 @@ def export(
     adapter: Annotated[
         Path | None, typer.Option(envvar="CANOPY_ADAPTER", help="LoRA adapter folder, merged into the node encoder.")
     ] = None,
+    node_encoding: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CANOPY_NODE_ENCODING",
+            help="separate or contextual; by default what the adapter was trained for, else separate.",
+        ),
+    ] = None,
     profile: Annotated[str, typer.Option(envvar="CANOPY_PROFILE", help="embedded, onnx or tensorrt.")] = "embedded",
     name: Annotated[str | None, typer.Option(help="Name of the model in its manifests.")] = None,
     reader_tokenizer: Annotated[
@@ -53,6 +61,7 @@ def export(
         model or example_model(),
         repository,
         adapter=adapter,
+        node_encoding=_node_encoding(node_encoding),
         profile=_profile(profile),
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
@@ -64,13 +73,21 @@ def export(
                 "model": exported.query.model,
                 "query_encoder": exported.query.revision,
                 "node_encoder": exported.node.revision,
+                "node_encoding": exported.node.node_encoding,
                 "built": list(exported.built),
             }
         )
     else:
         console.print(
-            f"{exported.query.model}: query encoder {exported.query.revision}, node encoder {exported.node.revision}"
+            f"{exported.query.model}: query encoder {exported.query.revision}, node encoder {exported.node.revision} "
+            f"({exported.node.node_encoding})"
         )
+
+
+def _node_encoding(value: str | None) -> NodeEncoding | None:
+    if value is None or value in ("separate", "contextual"):
+        return value  # type: ignore[return-value]
+    raise ExportError(f"node encoding {value!r}: expected separate or contextual")
 
 
 def _profile(value: str) -> Profile:

@@ -121,20 +121,21 @@ def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits |
     return written
 
 
-def dimension_of(repository: Path) -> int | None:
-    """Size of the vectors that a repository's configurations are written for; ``None`` where they are not there.
+def fit(repository: Path, dimension: int) -> bool:
+    """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
 
     Raises:
         ExportError: The node encoder's configuration cannot be parsed.
     """
     path = repository / "node_encoder" / "config.pbtxt"
     if not path.is_file():
-        return None
+        return False
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         raise ExportError(f"{path}: {error}") from None
-    return int(config.output[0].dims[-1]) if config.output else None
+    inputs = tuple(tensor.name for tensor in config.input)
+    return inputs == _NODE_INPUTS and [tensor.dims[-1] for tensor in config.output] == [dimension]
 
 
 def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:

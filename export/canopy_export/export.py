@@ -13,11 +13,11 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, file_sha256
+from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, NodeEncoding, file_sha256
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
-from canopy_export.configs import dimension_of, write_configs
-from canopy_export.source import OPSET, Source, adapter_revision, read_source
+from canopy_export.configs import fit, write_configs
+from canopy_export.source import OPSET, Source, adapter_revision, node_encoding_of, read_source
 
 Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
 
@@ -51,6 +51,7 @@ def export_encoders(
     repository: Path,
     *,
     adapter: Path | None = None,
+    node_encoding: NodeEncoding | None = None,
     profile: Profile = "embedded",
     name: str | None = None,
     reader_tokenizer: Path | None = None,
@@ -62,6 +63,8 @@ def export_encoders(
         model: A sentence-transformers folder.
         repository: The model repository; encoders' folders are made where they are missing.
         adapter: LoRA adapter folder, merged into the node encoder; the query encoder stays the base model.
+        node_encoding: How nodes are encoded; by default as the adapter's card says, and ``separate`` without one.
+            ``contextual`` needs a model with mean pooling.
         profile: ``embedded`` and ``onnx`` take the same ONNX files and differ in the configuration that Triton is
             started with.
         name: The model's name in the manifests; by default as its own configuration says.
@@ -70,19 +73,24 @@ def export_encoders(
         report: Called with a line about each step.
 
     Raises:
-        ExportError: The model cannot be exported, a gate did not pass, or the profile cannot be built here.
+        ExportError: The model cannot be exported, the adapter is for another model or node encoding, a gate did not
+            pass, or the profile cannot be built here.
     """
     _require_profile(profile)
     source = read_source(Path(model), name=name)
+    encoding = node_encoding_of(source, adapter, node_encoding)
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
-    if dimension_of(repository) != source.dimension:  # otherwise an operator's own settings in them stand
+    if not fit(repository, source.dimension):  # otherwise an operator's own settings in them stand
         write_configs(repository, source.dimension)
     manifests: dict[str, EncoderManifest] = {}
     built = []
-    for encoder, extra in ((QUERY_ENCODER, None), (NODE_ENCODER, adapter)):
+    wanted_manifests = {
+        QUERY_ENCODER: (None, _manifest(source, None)),
+        NODE_ENCODER: (adapter, _manifest(source, adapter, encoding)),
+    }
+    for encoder, (extra, wanted) in wanted_manifests.items():
         folder = repository / encoder
-        wanted = _manifest(source, extra)
         current = _current(folder, wanted)
         if current is None:
             report(f"exporting {encoder} from {source.name}")
@@ -119,7 +127,7 @@ def _put_reader_tokenizer(given: Path | None, repository: Path) -> None:
         _replace(given, target)
 
 
-def _manifest(source: Source, adapter: Path | None) -> EncoderManifest:
+def _manifest(source: Source, adapter: Path | None, encoding: NodeEncoding = "separate") -> EncoderManifest:
     return EncoderManifest(
         model=source.name,
         model_revision=source.revision,
@@ -129,6 +137,7 @@ def _manifest(source: Source, adapter: Path | None) -> EncoderManifest:
         dimension=source.dimension,
         precision="fp32",
         pooling=source.pooling,
+        node_encoding=encoding,
         versions={"graph": GRAPH_VERSION, "opset": str(OPSET), **{tool: version(tool) for tool in _TOOLS}},
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from canopy_backend.errors import ExportError
-from canopy_export.source import Pooling
+from canopy_backend.manifest import Pooling
 
 #: Added to the attention score of a token that may not be seen: far below any score, and finite in half precision.
 MASKED: Final = -1e4

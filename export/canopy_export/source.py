@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import file_sha256
-
-Pooling: TypeAlias = Literal["mean", "cls", "last"]
+from canopy_backend.manifest import CARD_FILE, AdapterCard, NodeEncoding, Pooling, file_sha256
+from canopy_backend.templates import TEMPLATE_HASH
 
 #: Names of one pooling mode in the two generations of ``1_Pooling/config.json``.
 _POOLING_FLAGS: Final[dict[str, Pooling]] = {
@@ -94,6 +93,40 @@ def adapter_revision(adapter: Path) -> str:
     if not (adapter / config).is_file() or not any((adapter / name).is_file() for name in weights):
         raise ExportError(f"{adapter}: no adapter here; expected {config} and {weights[0]}")
     return _revision_of(adapter, _ADAPTER_FILES)
+
+
+def node_encoding_of(source: Source, adapter: Path | None, given: NodeEncoding | None) -> NodeEncoding:
+    """How the nodes of a model are encoded: as given, else as its adapter was trained for, else each by itself.
+
+    Args:
+        source: The base model.
+        adapter: LoRA adapter folder, with or without a card.
+        given: What was asked for.
+
+    Raises:
+        ExportError: The adapter's card tells of another base, text template or node encoding, or the model's pooling
+            does not allow the encoding.
+    """
+    encoding = given
+    if adapter is not None and (adapter / CARD_FILE).is_file():
+        card = AdapterCard.load(adapter)
+        encoding = given or card.node_encoding
+        for what, trained, used in (
+            ("base_revision", card.base_revision, source.revision),
+            ("template", card.template, TEMPLATE_HASH),
+            ("pooling", card.pooling, source.pooling),
+            ("dimension", card.dimension, source.dimension),
+            ("window", card.window, source.window),
+            ("node_encoding", card.node_encoding, encoding),
+        ):
+            if trained != used:
+                raise ExportError(f"{adapter}: the adapter was trained for {what} {trained!r}, not {used!r}")
+    if encoding == "contextual" and source.pooling != "mean":
+        raise ExportError(
+            f"{source.path}: node encoding 'contextual' pools means of token states, and this model has "
+            f"{source.pooling} pooling"
+        )
+    return encoding or "separate"
 
 
 def _revision_of(folder: Path, patterns: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from canopy_backend.errors import StackError
+from canopy_backend.manifest import NodeEncoding
 
 #: The checkout that this package is installed from; requirement files and the model repository lie in it.
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -22,6 +23,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         home: Environments, models, logs and state.
         model_repository: What Triton loads.
+        adapter: LoRA adapter folder for the node encoder of the example; without one it is the base model.
+        node_encoding: ``separate`` or ``contextual``; by default what the adapter was trained for, else separate.
         host: Address that the servers listen on. Anything but loopback opens them to the network, without TLS.
         http_port, grpc_port, metrics_port: Ports of the evidence server.
         critic_http_port, critic_grpc_port, critic_metrics_port: Ports of the critic server.
@@ -34,6 +37,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     home: Path = PROJECT / ".canopy"
     model_repository: Path = PROJECT / "model_repository"
+    adapter: Path | None = None
+    node_encoding: NodeEncoding | None = None
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
@@ -61,8 +66,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
             if environment.get(variable):
                 values[field.name] = _read(environment[variable], field.type, variable)
         values |= {name: value for name, value in given.items() if value is not None}
-        for name in ("home", "model_repository"):
-            if name in values:
+        for name in ("home", "model_repository", "adapter"):
+            if values.get(name) is not None:
                 values[name] = Path(values[name]).expanduser().resolve()
         return cls(**values)
 
@@ -93,7 +98,7 @@ def variable_of(name: str) -> str:
 
 
 def _read(text: str, kind: Any, variable: str) -> Any:
-    if kind is Path:
+    if kind in (Path, Path | None):
         return Path(text)
     try:
         return msgspec.convert(text, kind, strict=False)

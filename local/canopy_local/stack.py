@@ -155,6 +155,8 @@ def export(settings: StackSettings, report: Report) -> None:
         export_encoders(
             example_model(),
             settings.model_repository,
+            adapter=settings.adapter,
+            node_encoding=settings.node_encoding,
             profile="embedded",
             name=EXAMPLE_NAME,
             reader_tokenizer=settings.critic_model / "tokenizer.json",
