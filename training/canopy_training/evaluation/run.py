@@ -1,0 +1,106 @@
+"""One evaluation: every system on the same questions, compared in pairs."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from canopy_backend.errors import TrainingError
+from canopy_backend.manifest import file_sha256
+from canopy_training.data import Question
+from canopy_training.evaluation.bootstrap import RESAMPLES
+from canopy_training.evaluation.metrics import count, level_scores
+from canopy_training.evaluation.report import Report, SystemReport
+from canopy_training.evaluation.scoring import ScoredQuestion, locate_all, score_questions, shared, unique_items
+from canopy_training.evaluation.summary import summarise
+from canopy_training.evaluation.vectors import VectorSource
+from canopy_training.gold import Located
+
+_PACKAGES: Final = ("canopy-triton", "numpy", "torch", "transformers", "peft", "tokenizers", "sentencex")
+
+#: Called with a system's name and its number of items; gives a function to call with the number of items done.
+Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+def unwatched(name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    """No progress at all."""
+    return nullcontext(lambda _: None)
+
+
+def run_evaluation(
+    questions: Sequence[Question],
+    sources: Sequence[VectorSource],
+    *,
+    files: Sequence[Path] = (),
+    split: str | None = None,
+    command: str = "",
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    watch: Watch = unwatched,
+) -> Report:
+    """Evaluate one or more encoders on the same questions.
+
+    Args:
+        questions: The questions.
+        sources: The encoders, names unique, the one to compare with first.
+        files: The files that they come from, for the report.
+        split: Their split, for the report.
+        command: The command line, for the report.
+        seed: Of the bootstrap.
+        resamples: Of the bootstrap.
+        watch: Shows progress.
+
+    Raises:
+        TrainingError: No question could be encoded.
+    """
+    located, lost = locate_all(questions)
+    scored: list[list[ScoredQuestion]] = []
+    systems: list[SystemReport] = []
+    for source in sources:
+        found, system = _run(source, questions, located, watch)
+        scored.append(found)
+        systems.append(system)
+    scored = shared(scored)
+    if not scored[0]:
+        raise TrainingError("no question could be encoded")
+    names = [system.card.name for system in systems]
+    return Report(
+        command=command,
+        seed=seed,
+        resamples=resamples,
+        versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+        files={file.name: file_sha256(file) for file in files},
+        split=split,
+        questions=len(scored[0]),
+        items=sum(len(question.items) for question in scored[0]),
+        lost=lost,
+        systems=systems,
+        scopes=summarise(
+            {name: count(found) for name, found in zip(names, scored, strict=True)}, resamples=resamples, seed=seed
+        ),
+    )
+
+
+def _run(
+    source: VectorSource, questions: Sequence[Question], located: Sequence[dict[str, Located]], watch: Watch
+) -> tuple[list[ScoredQuestion], SystemReport]:
+    """Score all questions with one encoder."""
+    total = len(unique_items(questions))
+    start = time.perf_counter()
+    with watch(source.card.name, total) as advance:
+        found = score_questions(source, questions, located, advance)
+    omitted = source.omissions
+    return found, SystemReport(
+        card=source.card,
+        seconds=time.perf_counter() - start,
+        encoded=total - len(omitted.items),
+        left_out_items=omitted.items,
+        left_out_queries=omitted.queries,
+        cut=omitted.cut,
+        levels=level_scores(found),
+    )
