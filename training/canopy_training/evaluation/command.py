@@ -69,7 +69,7 @@ def evaluate(
         sources,
         files=data,
         split=split or None,
-        command=shlex.join(["canopy", "evaluate", *sys.argv[2:]]),
+        command=shlex.join(["canopy", *sys.argv[1:]]),
         seed=seed,
         watch=_watch(Console(stderr=True, quiet=as_json)),
     )

@@ -24,8 +24,8 @@ def markdown(report: Report) -> str:
         "## Decisions, pruning, recall",
         _main_table(report),
         "Right decisions: every preference pair of a decision on a gold item holds. Pruned: items with two fragments "
-        "or more that lost some. Recall: gold fragments left, mean over questions. Tokens: of the reader, per question, "
-        "titles and headers included.",
+        "or more that lost some. Recall: gold fragments left, mean over questions. Tokens: of the reader, per "
+        "question, titles and headers included.",
         "## What is kept",
         _kept_table(report),
         "Whole: items whose root was kept. Kept, split, dropped: inner nodes with all, some, none of their fragments "
