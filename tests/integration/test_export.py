@@ -6,15 +6,17 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from canopy_backend.errors import ExportError
 from canopy_backend.items import TextItem
-from canopy_backend.manifest import EncoderManifest
+from canopy_backend.manifest import AdapterCard, EncoderManifest
+from canopy_backend.templates import TEMPLATE_HASH
 from canopy_export.export import Exported, export_encoders
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
-from canopy_export.source import read_source
+from canopy_export.source import node_encoding_of, read_source
 
 
 def write_model(folder: Path, *, pooling: str = "pooling_mode_mean_tokens", seed: int = 0) -> Path:
@@ -90,8 +92,16 @@ def test_an_unchanged_export_builds_nothing_and_a_damaged_one_is_built_again(
     assert export_encoders(tiny_model, folder, name="tiny").built == ("query_encoder",)
 
 
-def test_the_graphs_decide_as_torch_does(repository: tuple[Path, Exported], tiny_model: Path) -> None:
-    folder, _ = repository
+@pytest.fixture(scope="module")
+def contextual(tmp_path_factory: pytest.TempPathFactory, repository: tuple[Path, Exported], tiny_model: Path):
+    folder = tmp_path_factory.mktemp("contextual") / "repository"
+    shutil.copytree(repository[0], folder)
+    return folder, export_encoders(tiny_model, folder, name="tiny", node_encoding="contextual")
+
+
+@pytest.mark.parametrize("encoding", ["repository", "contextual"])
+def test_the_graphs_decide_as_torch_does(encoding: str, tiny_model: Path, request: pytest.FixtureRequest) -> None:
+    folder, _ = request.getfixturevalue(encoding)
     random = np.random.default_rng(3)
     texts = [" ".join(f"w{n}" for n in random.integers(0, 60, 9)) for _ in range(40)]
     items = [
@@ -106,6 +116,44 @@ def test_the_graphs_decide_as_torch_does(repository: tuple[Path, Exported], tiny
     parity.require("tiny")
     assert (parity.decisions, parity.equal) == (12, 12)
     assert parity.cosine > 0.99999
+
+
+def test_the_node_encoding_is_the_node_encoder_s_alone(
+    repository: tuple[Path, Exported], contextual: tuple[Path, Exported]
+) -> None:
+    folder, exported = contextual
+    assert exported.built == ("node_encoder",)
+    assert exported.query == repository[1].query
+    assert exported.node.node_encoding == "contextual"
+    assert exported.node.revision != repository[1].node.revision
+    assert exported.node.files == repository[1].node.files, "one graph serves both"
+    queries, items = ["w1 w2"], [TextItem(id="a", text="W1 w2 w3. W4 w5 w6. W7 w8 w9.")]
+    one, other = (run_encoders(OnnxEncoders(folder), place, queries, items) for place in (repository[0], folder))
+    assert compare(one, other).cosine < 0.999
+
+
+def test_an_adapter_s_card_decides(tiny_model: Path, repository: tuple[Path, Exported], tmp_path: Path) -> None:
+    source = read_source(tiny_model)
+    card = AdapterCard(
+        base=source.name, base_revision=source.revision, template=TEMPLATE_HASH, node_encoding="contextual",
+        pooling="mean", dimension=32, window=128,
+    )  # fmt: skip
+    assert node_encoding_of(source, tmp_path, None) == "separate"
+    card.save(tmp_path)
+    assert node_encoding_of(source, tmp_path, None) == "contextual"
+    assert node_encoding_of(source, None, None) == "separate"
+    with pytest.raises(ExportError, match="trained for node_encoding 'contextual', not 'separate'"):
+        export_encoders(tiny_model, repository[0], adapter=tmp_path, node_encoding="separate")
+    for change in ({"base_revision": "0"}, {"template": "x"}, {"pooling": "cls"}, {"dimension": 8}, {"window": 64}):
+        msgspec.structs.replace(card, **change).save(tmp_path)
+        with pytest.raises(ExportError, match=f"trained for {next(iter(change))} "):
+            node_encoding_of(source, tmp_path, None)
+
+
+def test_contextual_needs_mean_pooling(tmp_path: Path) -> None:
+    model = write_model(tmp_path, pooling="pooling_mode_cls_token")
+    with pytest.raises(ExportError, match="cls pooling"):
+        export_encoders(model, tmp_path / "repository", node_encoding="contextual")
 
 
 def test_what_cannot_be_exported_is_refused(tiny_model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
-"""The gate of an export on the example corpus: torch, ONNX Runtime and the server keep the same regions."""
+"""The gate of an export on the example corpus: torch, ONNX Runtime and the server keep the same regions.
+
+It is run for both node encodings, with a server of its own for ``contextual``.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,6 +17,9 @@ from canopy_backend.sources import read_items
 from canopy_client import CanopyClient
 from canopy_export.command import example_model
 from canopy_export.parity import OnnxEncoders, Outcome, TorchEncoders, compare, run_encoders, run_endpoint
+from canopy_local.isolation import isolated
+from canopy_local.settings import StackSettings
+from canopy_local.stack import running
 
 pytestmark = pytest.mark.server
 
@@ -19,10 +27,25 @@ ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "examples" / "corpus"
 
 
-@pytest.fixture(scope="module")
-def repository(stack) -> Path:
+@pytest.fixture(scope="module", params=["separate", "contextual"])
+def served(request: pytest.FixtureRequest, stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackSettings]:
+    """Settings of a running evidence server with this node encoding."""
     stack.need("evidence")
-    return stack.settings.model_repository
+    if request.param == "separate":
+        yield stack.settings
+        return
+    folder = tmp_path_factory.mktemp("contextual")
+    shutil.copytree(stack.settings.model_repository, folder / "repository")
+    settings = msgspec.structs.replace(
+        isolated(stack.settings, folder / "home"), model_repository=folder / "repository", node_encoding=request.param
+    )
+    with running(settings, servers=["evidence"]):
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def repository(served: StackSettings) -> Path:
+    return served.model_repository
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +73,13 @@ def test_the_exported_graphs_decide_as_torch_does(
 
 
 def test_the_server_decides_as_torch_does(
-    reference: Outcome, repository: Path, items: list[Item], queries: list[str], evidence_url: str
+    reference: Outcome, served: StackSettings, items: list[Item], queries: list[str]
 ) -> None:
-    with CanopyClient(evidence_url, deadline_s=600) as client:
-        compare(reference, run_endpoint(client, repository, queries, items)).require("the server")
+    with CanopyClient(f"127.0.0.1:{served.grpc_port}", deadline_s=600) as client:
+        compare(reference, run_endpoint(client, served.model_repository, queries, items)).require("the server")
         # Without trees the server encodes the items for this request; a few are enough, as vectors were compared above.
-        for index, evidence in enumerate(client.compress(queries[0], items[:8])):
+        chosen = range(0, len(items), 6)
+        for index, evidence in zip(
+            chosen, client.compress(queries[0], [items[index] for index in chosen]), strict=True
+        ):
             assert tuple((region.first, region.last) for region in evidence.regions) == reference.kept[0, index]

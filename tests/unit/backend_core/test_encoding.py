@@ -12,6 +12,7 @@ from canopy_backend.encoding import (
     node_vectors,
     plan_items,
     plan_nodes,
+    unit,
 )
 from canopy_backend.fragments import fragment, render
 from canopy_backend.hierarchy import balanced
@@ -54,6 +55,8 @@ def test_a_node_is_encoded_exactly_when_its_text_fits(kind, item, tokenizer, byt
     runs = zip(h.first.tolist(), h.last.tolist(), strict=True)
     whole = tokenizer.encode([node_text(item, render(item, fragments, first, last)) for first, last in runs])
     assert all(len(sequence) <= tokenizer.window for sequence in plan.sequences)
+    assert plan.layouts is None
+    assert plan.sequence.tolist() == list(range(len(plan.sequences)))
     assert (plan.weights >= 1).all()
     assert (np.diff(plan.nodes) >= 0).all()
     by_node = {}
@@ -108,17 +111,19 @@ def test_an_empty_item_is_one_short_sequence(tokenizer):
 def reference_vectors(h, nodes, weights, embeddings):
     """Pooled from the leaves up, node by node, in double precision."""
 
-    def unit(parts):
+    def pooled(parts):
         total = sum(weight * vector for weight, vector in parts)
         return total / np.linalg.norm(total)
 
+    embeddings = embeddings.astype(np.float64)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     given_to, mass, vectors = {}, {}, {}
-    for node, weight, vector in zip(nodes.tolist(), weights.tolist(), embeddings.astype(np.float64), strict=True):
+    for node, weight, vector in zip(nodes.tolist(), weights.tolist(), embeddings, strict=True):
         given_to.setdefault(node, []).append((weight, vector))
     for node in reversed(range(h.size)):
         parts = given_to.get(node) or [(mass[child], vectors[child]) for child in h.children(node)]
         mass[node] = sum(weight for weight, _ in parts)
-        vectors[node] = parts[0][1] if len(parts) == 1 else unit(parts)
+        vectors[node] = parts[0][1] if len(parts) == 1 else pooled(parts)
     return np.stack([vectors[node] for node in range(h.size)])
 
 
@@ -131,14 +136,19 @@ def test_long_nodes_are_the_mean_of_their_children(n, branching, seed):
     encoded = h.is_leaf | (h.depth >= rng.integers(0, h.height + 2))
     nodes = np.repeat(np.arange(h.size), np.where(encoded, np.where(h.is_leaf, rng.integers(1, 4, h.size), 1), 0))
     embeddings = rng.normal(size=(len(nodes), 8)).astype(np.float32)
-    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     weights = rng.integers(1, 60, len(nodes)).astype(np.int32)
     vectors = node_vectors(h, nodes.astype(np.int32), weights, embeddings)
     assert vectors.dtype == np.float16
     np.testing.assert_allclose(vectors, reference_vectors(h, nodes, weights, embeddings), atol=2e-3)
     single = np.flatnonzero(np.bincount(nodes, minlength=h.size) == 1)
     rows = np.searchsorted(nodes, single)
-    assert np.array_equal(vectors[single], embeddings[rows].astype(np.float16))
+    assert np.array_equal(vectors[single], unit(embeddings)[rows].astype(np.float16))
+
+
+def test_vectors_are_brought_to_unit_length_before_they_are_pooled():
+    embeddings = np.array([[30, 0], [0, 4]], np.float32)
+    vectors = node_vectors(balanced(2), np.array([1, 2], np.int32), np.array([1, 1], np.int32), embeddings)
+    np.testing.assert_allclose(vectors, [[0.5**0.5, 0.5**0.5], [1, 0], [0, 1]], atol=1e-3)
 
 
 def test_vectors_that_cancel_out_stay_finite():

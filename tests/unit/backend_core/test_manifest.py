@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import EncoderManifest, file_sha256
+from canopy_backend.manifest import CARD_FILE, AdapterCard, EncoderManifest, file_sha256
 
 FIELDS = {
     "model": "small-encoder",
@@ -91,3 +91,31 @@ def test_asks_for_its_own_templates(manifest):
     manifest.require_template("t" * 16)
     with pytest.raises(ExportError, match="export again"):
         manifest.require_template("other")
+
+
+CARD = {
+    "base": "small-encoder",
+    "base_revision": "1",
+    "template": "t" * 16,
+    "node_encoding": "contextual",
+    "pooling": "mean",
+    "dimension": 384,
+    "window": 256,
+}
+
+
+def test_a_card_lies_in_its_adapter_s_folder(tmp_path):
+    card = AdapterCard(**CARD)
+    assert card.branching == 2
+    card.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [CARD_FILE]
+    assert AdapterCard.load(tmp_path) == card
+
+
+def test_says_what_is_wrong_with_a_card(tmp_path):
+    with pytest.raises(ExportError, match=r"canopy_adapter\.json'.*No such file"):
+        AdapterCard.load(tmp_path)
+    for change, words in [({"node_encoding": "both"}, "node_encoding"), ({"branching": 1}, "branching")]:
+        (tmp_path / CARD_FILE).write_bytes(msgspec.json.encode({**CARD, **change}))
+        with pytest.raises(ExportError, match=words):
+            AdapterCard.load(tmp_path)

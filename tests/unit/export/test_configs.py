@@ -10,8 +10,9 @@ from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import model_config_pb2
 
+from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
-from canopy_export.configs import dimension_of, repository_configs, write_configs
+from canopy_export.configs import fit, repository_configs, write_configs
 from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -140,8 +141,20 @@ def test_limits_are_published_and_bound_the_encoders() -> None:
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert len(write_configs(tmp_path)) == len(CONFIGS)
     assert write_configs(tmp_path) == []
-    assert dimension_of(tmp_path) == 384
+    assert fit(tmp_path, 384)
+    assert not fit(tmp_path, 16)
     assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
+
+
+def test_configurations_of_another_version_do_not_fit(tmp_path: Path) -> None:
+    assert not fit(tmp_path, 384)
+    write_configs(tmp_path)
+    path = tmp_path / "node_encoder" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"slot_ids"', '"slots"'))
+    assert not fit(tmp_path, 384)
+    path.write_text("name: {")
+    with pytest.raises(ExportError, match=r"node_encoder.config\.pbtxt"):
+        fit(tmp_path, 384)
 
 
 def test_text_is_quoted() -> None:

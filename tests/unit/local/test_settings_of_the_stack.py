@@ -32,6 +32,18 @@ def test_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert StackSettings.from_environment({"CANOPY_HOME": "here"}).home == (tmp_path / "here").resolve()
 
 
+def test_the_encoder_s_variables_are_those_of_the_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (StackSettings.from_environment({}).adapter, StackSettings.from_environment({}).node_encoding) == (
+        None,
+        None,
+    )
+    settings = StackSettings.from_environment({"CANOPY_ADAPTER": "a", "CANOPY_NODE_ENCODING": "contextual"})
+    assert (settings.adapter, settings.node_encoding) == ((tmp_path / "a").resolve(), "contextual")
+    with pytest.raises(StackError, match="CANOPY_NODE_ENCODING"):
+        StackSettings.from_environment({"CANOPY_NODE_ENCODING": "both"})
+
+
 @pytest.mark.parametrize("value", ["many", "80.5", ""])
 def test_a_bad_value_names_its_variable(value: str) -> None:
     environment = {"CANOPY_CRITIC_GRPC_PORT": value}
