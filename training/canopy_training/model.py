@@ -1,0 +1,86 @@
+"""The node encoder with its LoRA matrices: made, saved as an adapter, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canopy_backend.errors import TrainingError
+from canopy_export.graphs import NodeGraph, load_backbone
+from canopy_export.source import Source
+from canopy_training.settings import TrainSettings
+
+#: Parts of a backbone that get no LoRA matrices: heads that no vector passes, and vision towers, which stay frozen.
+_EXCLUDED: Final = r".*(pooler|lm_head|visual|vision).*"
+
+
+class NodeModel:
+    """A node graph whose backbone carries LoRA matrices, the only weights that learn.
+
+    The backbone's own dropout is off: its weights are frozen, and noise in them would only blur the scores that the
+    loss compares.
+
+    Args:
+        source: The base model.
+        settings: Rank, scale and dropout of the matrices.
+
+    Attributes:
+        graph: The node graph; what it is called with is what the server calls it with.
+
+    Raises:
+        TrainingError: The base model has no layer that can be adapted.
+    """
+
+    def __init__(self, source: Source, settings: TrainSettings) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        backbone = load_backbone(str(source.path))
+        config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft multiplies; it need not be whole
+            lora_dropout=settings.dropout,
+            target_modules="all-linear",
+            exclude_modules=_EXCLUDED,
+            bias="none",
+        )
+        try:
+            self._peft: Any = get_peft_model(backbone, config)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error
+        self.graph: nn.Module = NodeGraph(self._peft.get_base_model(), source.pooling).eval()
+
+    def learning(self, on: bool) -> None:
+        """Switch the dropout in front of the LoRA matrices."""
+        for name, module in self.graph.named_modules():
+            if "lora_dropout" in name:
+                module.train(on)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The weights that learn, in a fixed order."""
+        return [weight for _, weight in sorted(self._named())]
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of them by name."""
+        return {name: weight.detach().cpu().clone() for name, weight in self._named()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Set them to what :meth:`state` gave."""
+        own = dict(self._named())
+        if set(own) != set(state):
+            raise TrainingError("the saved state has other weights than this base model and rank")
+        with torch.no_grad():
+            for name, weight in own.items():
+                weight.copy_(state[name])
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write the adapter as ``peft`` does, which ``canopy export`` reads; ``name`` is the base model's."""
+        self._peft.peft_config["default"].base_model_name_or_path = name
+        self._peft.save_pretrained(str(folder), safe_serialization=True)
+        (folder / "README.md").unlink(missing_ok=True)  # the library's template; the run's card says what is known
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, weight) for name, weight in self.graph.named_parameters() if weight.requires_grad]
