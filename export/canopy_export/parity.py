@@ -1,13 +1,14 @@
 """Parity gates: torch, the exported graphs and the running server must give one set of vectors and decisions.
 
 A cosine alone does not tell whether an export is good: what the product needs is that the same nodes are kept. So each
-gate compares both, on the caller's own items and queries.
+gate compares both, on the caller's own items and queries. Two implementations round differently, and one last bit of a
+float16 decides between scores that are all but equal; only there may decisions differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from canopy_backend.errors import ExportError
+from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import Item
 from canopy_backend.limits import Limits
 from canopy_backend.packing import PackedRows
@@ -30,6 +32,8 @@ from canopy_export.source import read_source
 
 #: Smallest cosine between two vectors of the same text.
 MIN_COSINE: Final = 0.9999
+#: Two scores that are nearer than this are told apart by the rounding of vectors to float16 and by nothing else.
+TIE: Final = 1e-5
 #: Items that are planned together; bounds the memory of one pass.
 _BATCH: Final = 16
 
@@ -101,11 +105,14 @@ class Outcome:
         queries: float32 ``[Q,D]``.
         nodes: float16 ``[N,D]`` of each item.
         kept: For each query and item, the kept runs of fragments in source order.
+        margins: For each query and item, the smallest distance of two scores that were compared on the way; empty
+            where scores are not known.
     """
 
     queries: FloatArray
     nodes: list[npt.NDArray[np.float16]]
     kept: dict[tuple[int, int], Runs]
+    margins: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +123,23 @@ class Parity:
         cosine: Smallest cosine over all queries and nodes.
         decisions: Pairs of a query and an item that were compared.
         equal: Those with exactly the same kept runs.
-        first_difference: Query and item of the first pair that differs.
+        tied: Those that differ, where the reference compared two scores nearer than :data:`TIE`.
+        first_difference: Query and item of the first pair that differs without such a tie.
     """
 
     cosine: float
     decisions: int
     equal: int
+    tied: int
     first_difference: tuple[int, int] | None
 
     def require(self, name: str) -> None:
-        """Raise :class:`ExportError` unless the gate is passed: cosine over the limit, every decision equal."""
+        """Raise :class:`ExportError` unless the gate is passed: cosine over the limit, decisions equal but for ties."""
         if not self.cosine >= MIN_COSINE:
             raise ExportError(f"{name}: smallest cosine {self.cosine:.6f}, limit {MIN_COSINE}")
-        if self.equal != self.decisions:
+        if self.equal + self.tied != self.decisions:
             raise ExportError(
-                f"{name}: {self.equal} of {self.decisions} decisions are equal; "
+                f"{name}: {self.equal} of {self.decisions} decisions are equal, {self.tied} are ties; "
                 f"the first that differs is query {self.first_difference and self.first_difference[0]} on item "
                 f"{self.first_difference and self.first_difference[1]}"
             )
@@ -143,6 +152,7 @@ def run_encoders(encoders: Encoders, repository: Path, queries: Sequence[str], i
     vectors = encoders.query(*pad(query.tokenizer.encode([query_text(text) for text in queries])))
     nodes: list[npt.NDArray[np.float16]] = []
     kept: dict[tuple[int, int], Runs] = {}
+    margins: dict[tuple[int, int], float] = {}
     for start in range(0, len(items), _BATCH):
         batch = items[start : start + _BATCH]
         revision = node.manifest.revision
@@ -157,11 +167,24 @@ def run_encoders(encoders: Encoders, repository: Path, queries: Sequence[str], i
         for offset, tree in enumerate(plan.trees(batch, encoders.nodes(rows), revision=revision)):
             nodes.append(tree.vectors)
             for place, vector in enumerate(vectors):
-                chosen = refine(tree.hierarchy, score(tree.vectors, vector))
+                scores = score(tree.vectors, vector)
+                chosen = refine(tree.hierarchy, scores)
+                margins[place, start + offset] = _margin(tree.hierarchy, scores, chosen)
                 kept[place, start + offset] = tuple(
                     zip(tree.hierarchy.first[chosen].tolist(), tree.hierarchy.last[chosen].tolist(), strict=True)
                 )
-    return Outcome(vectors, nodes, kept)
+    return Outcome(vectors, nodes, kept, margins)
+
+
+def _margin(hierarchy: Hierarchy, scores: FloatArray, kept: npt.NDArray[np.int32]) -> float:
+    """Smallest distance of a child's score from its parent's, among the comparisons that led to the kept nodes."""
+    visited = np.zeros(hierarchy.size, np.bool_)
+    visited[kept] = True
+    for depth in range(hierarchy.height, 0, -1):
+        visited[hierarchy.parent[visited & (hierarchy.depth == depth)]] = True
+    above = hierarchy.parent[1:]
+    distances = np.abs(scores[1:] - scores[above])[visited[above]]
+    return float(distances.min(initial=np.inf))
 
 
 def run_endpoint(client: Any, repository: Path, queries: Sequence[str], items: Sequence[Item]) -> Outcome:
@@ -185,12 +208,13 @@ def run_endpoint(client: Any, repository: Path, queries: Sequence[str], items: S
 
 
 def compare(reference: Outcome, actual: Outcome) -> Parity:
-    """Compare two outcomes of the same queries and items."""
+    """Compare two outcomes of the same queries and items; the reference's margins tell what is a tie."""
     pairs = [(reference.queries, actual.queries), *zip(reference.nodes, actual.nodes, strict=True)]
     cosine = min(_cosine(np.asarray(left, np.float32), np.asarray(right, np.float32)) for left, right in pairs)
     different = [pair for pair, runs in reference.kept.items() if actual.kept[pair] != runs]
-    total = len(reference.kept)
-    return Parity(cosine, total, total - len(different), different[0] if different else None)
+    clear = [pair for pair in different if not reference.margins.get(pair, np.inf) < TIE]
+    total, tied = len(reference.kept), len(different) - len(clear)
+    return Parity(cosine, total, total - len(different), tied, clear[0] if clear else None)
 
 
 def _cosine(left: FloatArray, right: FloatArray) -> float:

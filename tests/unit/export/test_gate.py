@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from canopy_backend.errors import ExportError
-from canopy_export.parity import Outcome, compare
+from canopy_backend.hierarchy import balanced
+from canopy_backend.refinement import refine
+from canopy_export.parity import Outcome, _margin, compare
 
 
 def test_a_gate_names_what_differs() -> None:
@@ -14,6 +18,9 @@ def test_a_gate_names_what_differs() -> None:
     other = Outcome(one.queries, one.nodes, {(0, 0): ((0, 1),), (1, 0): ((1, 2),)})
     with pytest.raises(ExportError, match=r"1 of 2 decisions .* query 1 on item 0"):
         compare(one, other).require("server")
+    clear = dataclasses.replace(one, margins={(0, 0): 0.0, (1, 0): 1e-3})
+    with pytest.raises(ExportError, match=r"1 of 2 decisions .* query 1 on item 0"):
+        compare(clear, other).require("server")
     broken = Outcome(one.queries * np.float32(np.nan), one.nodes, one.kept)
     with pytest.raises(ExportError, match="cosine nan"):
         compare(one, broken).require("server")
@@ -24,3 +31,25 @@ def test_a_gate_lets_equal_outcomes_pass() -> None:
     parity = compare(one, one)
     parity.require("itself")
     assert (parity.cosine, parity.decisions, parity.equal, parity.first_difference) == (1.0, 1, 1, None)
+
+
+def test_a_gate_lets_scores_decide_otherwise_that_only_rounding_tells_apart() -> None:
+    margins = {(0, 0): 1e-2, (1, 0): 2e-6}
+    one = Outcome(
+        np.eye(2, dtype=np.float32), [np.eye(2, dtype=np.float16)], {(0, 0): ((0, 1),), (1, 0): ((0, 2),)}, margins
+    )
+    other = dataclasses.replace(one, kept={(0, 0): ((0, 1),), (1, 0): ((1, 2),)})
+    parity = compare(one, other)
+    parity.require("server")
+    assert (parity.decisions, parity.equal, parity.tied) == (2, 1, 1)
+
+
+def test_the_margin_is_that_of_the_comparisons_made() -> None:
+    hierarchy = balanced(4)
+    scores = np.array([0.5, 0.6, 0.4, 0.55, 0.75, 0.400001, 0.3], np.float32)
+    kept = refine(hierarchy, scores)
+    assert kept.tolist() == [4]
+    # Node 2 was dropped, so what is under it was never looked at.
+    assert _margin(hierarchy, scores, kept) == pytest.approx(0.05, abs=1e-6)
+    alone = balanced(1)
+    assert _margin(alone, scores[:1], refine(alone, scores[:1])) == np.inf
