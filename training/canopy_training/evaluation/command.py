@@ -18,6 +18,7 @@ from canopy_backend.manifest import NodeEncoding
 from canopy_client.settings import Settings
 from canopy_export.command import example_model
 from canopy_training.data import Question, read_questions
+from canopy_training.evaluation.figures import draw
 from canopy_training.evaluation.report import REPORT_FILE, write
 from canopy_training.evaluation.run import Watch, run_evaluation
 from canopy_training.evaluation.tables import markdown
@@ -77,6 +78,7 @@ def evaluate(
     report.save(out)
     page = markdown(report)
     write(out / TABLE_FILE, page.encode())
+    draw(report, out)
     if as_json:
         typer.echo((out / REPORT_FILE).read_text(encoding="utf-8"))
     else:

@@ -11,6 +11,7 @@ import msgspec
 from canopy_backend.errors import TrainingError
 from canopy_training.evaluation.metrics import LevelScores
 from canopy_training.evaluation.summary import Scope
+from canopy_training.evaluation.sweeps import SweepReport
 from canopy_training.evaluation.vectors import SourceCard
 
 REPORT_FILE: Final = "evaluation.json"
@@ -56,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         lost: One line for each gold item whose place was not found.
         systems: The encoders, the frozen one first where there are two.
         scopes: What they reach.
+        sweeps: What flat selectors reach on the same scores.
     """
 
     version: int = VERSION
@@ -70,6 +72,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[str]
     systems: list[SystemReport]
     scopes: list[Scope]
+    sweeps: list[SweepReport]
 
     def save(self, folder: Path) -> None:
         """Write ``evaluation.json`` into a folder, all of it or nothing."""

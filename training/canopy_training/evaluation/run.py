@@ -10,14 +10,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import file_sha256
 from canopy_training.data import Question
 from canopy_training.evaluation.bootstrap import RESAMPLES
 from canopy_training.evaluation.metrics import count, level_scores
 from canopy_training.evaluation.report import Report, SystemReport
-from canopy_training.evaluation.scoring import ScoredQuestion, locate_all, score_questions, shared, unique_items
-from canopy_training.evaluation.summary import summarise
+from canopy_training.evaluation.scoring import (
+    BoolArray,
+    ScoredQuestion,
+    locate_all,
+    score_questions,
+    shared,
+    unique_items,
+)
+from canopy_training.evaluation.summary import WEAK, summarise
+from canopy_training.evaluation.sweeps import run_sweeps
 from canopy_training.evaluation.vectors import VectorSource
 from canopy_training.gold import Located
 
@@ -69,6 +79,7 @@ def run_evaluation(
     if not scored[0]:
         raise TrainingError("no question could be encoded")
     names = [system.card.name for system in systems]
+    by_name = dict(zip(names, scored, strict=True))
     return Report(
         command=command,
         seed=seed,
@@ -80,10 +91,21 @@ def run_evaluation(
         items=sum(len(question.items) for question in scored[0]),
         lost=lost,
         systems=systems,
-        scopes=summarise(
-            {name: count(found) for name, found in zip(names, scored, strict=True)}, resamples=resamples, seed=seed
-        ),
+        scopes=summarise({name: count(found) for name, found in by_name.items()}, resamples=resamples, seed=seed),
+        sweeps=run_sweeps(by_name, _parts(scored[0]), resamples=resamples, seed=seed),
     )
+
+
+def _parts(questions: Sequence[ScoredQuestion]) -> list[tuple[str, BoolArray]]:
+    """The whole pool and each data set, as masks of the questions; weak gold apart."""
+    weak = np.array([question.weak for question in questions])
+    dataset = np.array([question.dataset for question in questions])
+    parts: list[tuple[str, BoolArray]] = []
+    for mine, tag in ((~weak, ""), (weak, WEAK)):
+        if mine.any():
+            parts.append((f"all{tag}", mine))
+            parts += [(f"{name}{tag}", mine & (dataset == name)) for name in np.unique(dataset[mine]).tolist()]
+    return parts
 
 
 def _run(

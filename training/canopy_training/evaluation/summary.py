@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from canopy_training.evaluation.bootstrap import RESAMPLES, Estimate, estimates, resample
 from canopy_training.evaluation.metrics import METRICS, Counts
 from canopy_training.evaluation.scoring import BoolArray
+
+#: Behind the name of a part whose gold was found from the answers alone.
+WEAK: Final = " (answers only)"
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +76,7 @@ def scopes(counts: Counts) -> Iterator[tuple[str, str, BoolArray]]:
         mine = counts.weak == weak
         if not mine.any():
             continue
-        tag = " (answers only)" if weak else ""
+        tag = WEAK if weak else ""
         yield f"all{tag}", "all", mine
         for modality in np.unique(counts.modality[mine]).tolist():
             yield f"{modality}{tag}", "modality", mine & (counts.modality == modality)

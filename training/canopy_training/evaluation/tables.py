@@ -30,6 +30,11 @@ def markdown(report: Report) -> str:
         _kept_table(report),
         "Whole: items whose root was kept. Kept, split, dropped: inner nodes with all, some, none of their fragments "
         "left.",
+        "## Flat selectors at equal recall",
+        _sweep_table(report),
+        "Each selector reads the scores of the encoder named, its knob swept: the tokens that it needs for the recall "
+        f"that the rule reaches with the {report.systems[-1].card.name} encoder, what the rule saves against that, and "
+        "the recall that it reaches with the rule's tokens; linear between settings, – where no setting gets there.",
         "## Where the rule is on edge",
         _edge_table(report),
         _depth_table(report),
@@ -139,6 +144,26 @@ def _kept_table(report: Report) -> str:
         "tokens of whole items",
     ]
     return table(header, _rows(report, cells))
+
+
+def _sweep_table(report: Report) -> str:
+    rows = []
+    for sweep in report.sweeps:
+        if sweep.scope != report.scopes[0].name:
+            continue
+        fixed = len(sweep.knobs) == 1
+        own = f"{sweep.tokens[0]:.0f} tokens, {sweep.recalls[0] * 100:.1f} %" if fixed else ""
+        equal = [number(sweep.tokens_at_equal_recall), number(sweep.saved), percent(sweep.recall_at_equal_tokens)]
+        rows.append([sweep.selector, sweep.system, own, *equal])
+    header = [
+        "selector",
+        "encoder",
+        "its one point",
+        "tokens at equal recall",
+        "rule saves",
+        "recall % at equal tokens",
+    ]
+    return table(header, rows)
 
 
 def _edge_table(report: Report) -> str:
