@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import NodeEncoding
 from canopy_client.settings import Settings
-from canopy_export.command import example_model
+from canopy_export.command import EXAMPLE_NAME, example_model
 from canopy_training.data import Question, read_questions
 from canopy_training.evaluation.figures import draw
 from canopy_training.evaluation.report import REPORT_FILE, write
@@ -115,12 +115,13 @@ def _sources(
         return [EndpointSource(endpoint)]
     from canopy_training.evaluation.local import LocalSource, Setup, settle
 
+    name = None if base else EXAMPLE_NAME
     base = base or example_model()
     encoding, children = settle(base, adapter, _node_encoding(node_encoding), branching)
     reader = reader_tokenizer or _reader_tokenizer(base)
     adapters = [None, adapter] if adapter is not None and frozen else [adapter]
     return [
-        LocalSource(Setup(base, reader, one, encoding, children, precision="bf16" if bf16 else "fp32"))
+        LocalSource(Setup(base, reader, one, encoding, children, precision="bf16" if bf16 else "fp32", model_name=name))
         for one in adapters
     ]
 

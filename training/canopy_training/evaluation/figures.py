@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,10 @@ _BEFORE: Final = "#9db4c8"
 _AFTER: Final = "#1f5a91"
 _CURVES: Final = {
     "top_leaves": ("best m leaves of each item", "#1f5a91", "-"),
-    "leaf_share": ("share of each item's leaves", "#1f5a91", "--"),
+    "leaf_percentile": ("percentile of each item's leaves (SentenceEmbeddingOptimizer)", "#1f5a91", "--"),
     "leaf_threshold": ("leaves over a score (EmbeddingsFilter)", "#3c8c5a", "-"),
-    "leaf_percentile": ("percentile of leaves (SentenceEmbeddingOptimizer)", "#3c8c5a", "--"),
     "top_of_question": ("best n leaves of all items (RECOMP)", "#8a5a9e", "-"),
+    "top_of_question_each": ("the same, but the best leaf of every item", "#8a5a9e", "--"),
 }
 _POINTS: Final = {
     RULE: ("the rule", "#c22f2f", "o"),
@@ -39,6 +40,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     Returns:
         The files.
     """
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # at DEBUG it tells of every font of the machine
     files = {LEVELS_FILE: _levels, RECALL_FILE: _recall, ACCURACY_FILE: _accuracy}
     for name, paint in files.items():
         paint(report, folder / name)
@@ -73,13 +75,16 @@ def _canvas(file: Path, width: float, height: float, panels: int = 1) -> Iterato
 
 def _levels(report: Report, file: Path) -> None:
     """Root-relative scores of gold and other nodes by level, a panel an encoder."""
-    with _canvas(file, 4.2 * len(report.systems), 3.4, len(report.systems)) as (_, axes):
+    with _canvas(file, 4.2 * len(report.systems), 3.6, len(report.systems)) as (figure, axes):
+        handles: dict[str, Any] = {}
         for axis, system in zip(axes, report.systems, strict=True):
-            _boxes(axis, system)
+            handles |= _boxes(axis, system)
         axes[0].set_ylabel("score less the root's")
+        figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=2, fontsize=8)
 
 
-def _boxes(axis: Any, system: SystemReport) -> None:
+def _boxes(axis: Any, system: SystemReport) -> dict[str, Any]:
+    handles: dict[str, Any] = {}
     for gold, colour, label in ((True, _GOLD, "holds gold"), (False, _OTHER, "holds none")):
         levels: list[LevelScores] = [level for level in system.levels if level.gold == gold]
         if not levels:
@@ -96,12 +101,12 @@ def _boxes(axis: Any, system: SystemReport) -> None:
             part.set(color=colour, linewidth=1)
         for line in drawn["medians"]:
             line.set(color="black", linewidth=1.2)
-        drawn["boxes"][0].set_label(label)
+        handles[label] = drawn["boxes"][0]
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set_title(f"{system.card.name}: nodes of gold items", fontsize=9)
     axis.set_xlabel("level below the root (box: quartiles, whiskers: 10 % to 90 %)")
     axis.set_xticks(sorted({level.depth for level in system.levels}))
-    axis.legend(loc="lower left", fontsize=8)
+    return handles
 
 
 def _recall(report: Report, file: Path) -> None:

@@ -14,17 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from canopy_backend.errors import TrainingError
 from canopy_backend.hierarchy import BRANCHING
 from canopy_backend.items import Item
 from canopy_backend.limits import Limits
 from canopy_backend.manifest import CARD_FILE, AdapterCard, NodeEncoding
 from canopy_backend.plan import RequestPlan, plan_request
-from canopy_backend.templates import TEMPLATE_HASH, query_text
+from canopy_backend.templates import query_text
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter, pad
 from canopy_export.adapter import merge_adapter
 from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
-from canopy_export.source import Source, adapter_revision, read_source
+from canopy_export.source import Source, adapter_revision, node_encoding_of, read_source
 from canopy_training.evaluation.vectors import EncodedItem, Omissions, SourceCard
 
 #: Tokens that go through the encoder at once, padding included, by kind of device. On a CPU few: activations that
@@ -52,6 +51,7 @@ class Setup:
         reader_tokenizer: ``tokenizer.json`` of the model that reads the evidence.
         precision: ``bf16`` runs the encoder under autocast: faster on some machines, vectors less exact.
         name: What the report calls it; by default ``tuned`` with an adapter, else ``frozen``.
+        model_name: What the report calls the base; by default as its own configuration says.
     """
 
     base: Path
@@ -61,6 +61,7 @@ class Setup:
     branching: int = BRANCHING
     precision: Precision = "fp32"
     name: str = ""
+    model_name: str | None = None
 
 
 def settle(
@@ -68,24 +69,16 @@ def settle(
 ) -> tuple[NodeEncoding, int]:
     """Node encoding and branching: as asked, else as the adapter's card says, else the defaults.
 
+    Another branching than the adapter was trained with is allowed, since nothing in its weights depends on it.
+
     Raises:
-        TrainingError: The adapter was trained for another base, template, node encoding or branching.
+        ExportError: The adapter was trained for another base, template or node encoding, or the base's pooling does
+            not allow the encoding.
     """
-    card = AdapterCard.load(adapter) if adapter is not None and (adapter / CARD_FILE).is_file() else None
-    if card is None:
-        return node_encoding or "separate", branching or BRANCHING
-    source = read_source(base)
-    checks: tuple[tuple[str, Any, Any], ...] = (
-        ("base_revision", card.base_revision, source.revision),
-        ("template", card.template, TEMPLATE_HASH),
-        ("pooling", card.pooling, source.pooling),
-        ("node_encoding", card.node_encoding, node_encoding or card.node_encoding),
-        ("branching", card.branching, branching or card.branching),
-    )
-    for field, trained, asked in checks:
-        if trained != asked:
-            raise TrainingError(f"{adapter}: {CARD_FILE} says {field} {trained!r}, and this evaluation uses {asked!r}")
-    return card.node_encoding, card.branching
+    encoding = node_encoding_of(read_source(base), adapter, node_encoding)
+    if branching is None and adapter is not None and (adapter / CARD_FILE).is_file():
+        branching = AdapterCard.load(adapter).branching
+    return encoding, branching or BRANCHING
 
 
 class LocalSource:
@@ -98,10 +91,7 @@ class LocalSource:
 
     def __init__(self, setup: Setup) -> None:
         source = read_source(setup.base)
-        if setup.node_encoding == "contextual" and source.pooling != "mean":
-            raise TrainingError(
-                f"{setup.base}: contextual nodes need mean pooling, and this model has {source.pooling}"
-            )
+        node_encoding_of(source, setup.adapter, setup.node_encoding)
         self._setup = setup
         self._tokenizer = EncoderTokenizer(source.tokenizer, source.window)
         self._counter = TokenCounter(setup.reader_tokenizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +21,14 @@ from canopy_training.evaluation.report import Report, SystemReport
 from canopy_training.evaluation.scoring import (
     BoolArray,
     ScoredQuestion,
+    gold_items,
     locate_all,
     score_questions,
     shared,
     unique_items,
 )
 from canopy_training.evaluation.summary import WEAK, summarise
-from canopy_training.evaluation.sweeps import run_sweeps
+from canopy_training.evaluation.sweeps import GIVEN, SweepReport, run_sweeps
 from canopy_training.evaluation.vectors import VectorSource
 from canopy_training.gold import Located
 
@@ -92,8 +93,18 @@ def run_evaluation(
         lost=lost,
         systems=systems,
         scopes=summarise({name: count(found) for name, found in by_name.items()}, resamples=resamples, seed=seed),
-        sweeps=run_sweeps(by_name, _parts(scored[0]), resamples=resamples, seed=seed),
+        sweeps=_sweeps(by_name, resamples, seed),
     )
+
+
+def _sweeps(systems: Mapping[str, Sequence[ScoredQuestion]], resamples: int, seed: int) -> list[SweepReport]:
+    """The selectors on all shown items, and on the pool's gold items alone, where no whole item may go."""
+    parts = _parts(next(iter(systems.values())))
+    found = run_sweeps(systems, parts, resamples=resamples, seed=seed)
+    given = {name: gold_items(questions) for name, questions in systems.items()}
+    first = next(iter(given.values()))
+    pools = [(f"{name}{GIVEN}", mask) for name, mask in _parts(first) if name.startswith("all")] if first else []
+    return found + (run_sweeps(given, pools, resamples=resamples, seed=seed) if pools else [])
 
 
 def _parts(questions: Sequence[ScoredQuestion]) -> list[tuple[str, BoolArray]]:

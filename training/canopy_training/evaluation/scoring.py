@@ -179,3 +179,9 @@ def _batches(items: dict[bytes, Item]) -> Iterator[tuple[list[bytes], list[Item]
         chars += size
     if keys:
         yield keys, [items[one] for one in keys]
+
+
+def gold_items(questions: Sequence[ScoredQuestion]) -> list[ScoredQuestion]:
+    """The questions with those of their items alone whose gold fragments are known."""
+    reduced = [replace(q, items=tuple(item for item in q.items if item.gold is not None)) for q in questions]
+    return [question for question in reduced if question.items]

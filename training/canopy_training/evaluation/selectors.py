@@ -8,6 +8,8 @@ costs nothing; of any other the prefix (title, header) is counted too.
 - ``leaf_threshold``: leaves from a score on, as LangChain's ``EmbeddingsFilter`` does with chunks;
 - ``leaf_percentile``: a share of an item's leaves, rounded down, as LlamaIndex's ``SentenceEmbeddingOptimizer`` does;
 - ``top_of_question``: the n best leaves of all items of a question, as RECOMP's extractive compressor does;
+- ``leaf_threshold_each``, ``top_of_question_each``: these two, which can drop whole items, made to keep the best leaf
+  of every item as the rule and the others do;
 - ``best_leaf``, ``best_node``: one node of each item, without a knob.
 """
 
@@ -24,6 +26,8 @@ from canopy_training.evaluation.metrics import fragments_of
 from canopy_training.evaluation.scoring import BoolArray, Float32Array, ScoredItem
 
 Knobs = tuple[float, ...]
+
+Selector = Callable[[Sequence[ScoredItem], Knobs], list[BoolArray]]
 
 #: A knob that keeps everything.
 _ALL: Final = 1e9
@@ -76,6 +80,15 @@ def top_of_question(items: Sequence[ScoredItem], knobs: Knobs) -> list[BoolArray
     return np.split(kept, np.cumsum([len(own) for own in scores])[:-1], axis=1)
 
 
+def each_item(selector: Selector) -> Selector:
+    """The same selector, which also keeps the best leaf of every item, so that no item goes as a whole."""
+
+    def select(items: Sequence[ScoredItem], knobs: Knobs) -> list[BoolArray]:
+        return [mask | best for mask, best in zip(selector(items, knobs), best_leaf(items, knobs), strict=True)]
+
+    return select
+
+
 def best_leaf(items: Sequence[ScoredItem], knobs: Knobs) -> list[BoolArray]:
     """The best leaf of each item."""
     return top_leaves(items, (1,))
@@ -96,8 +109,6 @@ def whole(items: Sequence[ScoredItem], knobs: Knobs) -> list[BoolArray]:
     return [np.ones((1, item.hierarchy.n_fragments), np.bool_) for item in items]
 
 
-Selector = Callable[[Sequence[ScoredItem], Knobs], list[BoolArray]]
-
 #: Selectors with the settings that they are swept over, from the strictest on.
 SWEPT: Final[dict[str, tuple[Selector, Knobs]]] = {
     "top_leaves": (top_leaves, _COUNTS),
@@ -105,6 +116,8 @@ SWEPT: Final[dict[str, tuple[Selector, Knobs]]] = {
     "leaf_threshold": (leaf_threshold, _SCORES),
     "leaf_percentile": (leaf_percentile, _SHARES),
     "top_of_question": (top_of_question, _TOTALS),
+    "leaf_threshold_each": (each_item(leaf_threshold), _SCORES),
+    "top_of_question_each": (each_item(top_of_question), _TOTALS),
 }
 #: Selectors without a knob.
 FIXED: Final[dict[str, tuple[Selector, Knobs]]] = {

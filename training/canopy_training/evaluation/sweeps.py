@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,7 +17,9 @@ from canopy_training.evaluation.selectors import FIXED, SWEPT, Knobs, Selector
 Float64Array = npt.NDArray[np.float64]
 
 #: The selector that the others are compared with.
-RULE = "canopy"
+RULE: Final = "canopy"
+#: Behind the name of a part of which only the items with known gold fragments are shown.
+GIVEN: Final = ", gold items only"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

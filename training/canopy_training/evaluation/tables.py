@@ -8,6 +8,7 @@ from typing import Final
 from canopy_training.evaluation.bootstrap import Estimate
 from canopy_training.evaluation.report import Report
 from canopy_training.evaluation.summary import Scope
+from canopy_training.evaluation.sweeps import GIVEN, SweepReport
 
 #: Names that are listed of a long list.
 _SHOWN: Final = 20
@@ -31,10 +32,12 @@ def markdown(report: Report) -> str:
         "Whole: items whose root was kept. Kept, split, dropped: inner nodes with all, some, none of their fragments "
         "left.",
         "## Flat selectors at equal recall",
-        _sweep_table(report),
+        *_sweep_tables(report),
         "Each selector reads the scores of the encoder named, its knob swept: the tokens that it needs for the recall "
         f"that the rule reaches with the {report.systems[-1].card.name} encoder, what the rule saves against that, and "
-        "the recall that it reaches with the rule's tokens; linear between settings, – where no setting gets there.",
+        "the recall that it reaches with the rule's tokens; linear between settings, – where no setting gets there. "
+        "`leaf_threshold` and `top_of_question` can drop whole items, which no other one does; with `_each` they keep "
+        "the best leaf of every item.",
         "## Where the rule is on edge",
         _edge_table(report),
         _depth_table(report),
@@ -146,24 +149,21 @@ def _kept_table(report: Report) -> str:
     return table(header, _rows(report, cells))
 
 
-def _sweep_table(report: Report) -> str:
-    rows = []
-    for sweep in report.sweeps:
-        if sweep.scope != report.scopes[0].name:
-            continue
-        fixed = len(sweep.knobs) == 1
-        own = f"{sweep.tokens[0]:.0f} tokens, {sweep.recalls[0] * 100:.1f} %" if fixed else ""
-        equal = [number(sweep.tokens_at_equal_recall), number(sweep.saved), percent(sweep.recall_at_equal_tokens)]
-        rows.append([sweep.selector, sweep.system, own, *equal])
-    header = [
-        "selector",
-        "encoder",
-        "its one point",
-        "tokens at equal recall",
-        "rule saves",
-        "recall % at equal tokens",
-    ]
-    return table(header, rows)
+def _sweep_tables(report: Report) -> list[str]:
+    """One table for all shown items of the pool, one for its gold items."""
+    pool = report.scopes[0].name
+    tables = []
+    for scope in (pool, pool + GIVEN):
+        rows = [_sweep_row(sweep) for sweep in report.sweeps if sweep.scope == scope]
+        header = [scope, "encoder", "its one point", "tokens at equal recall", "rule saves", "recall % at equal tokens"]
+        tables += [table(header, rows)] if rows else []
+    return tables
+
+
+def _sweep_row(sweep: SweepReport) -> list[str]:
+    point = f"{sweep.tokens[0]:.0f} tokens, {sweep.recalls[0] * 100:.1f} %" if len(sweep.knobs) == 1 else ""
+    equal = [number(sweep.tokens_at_equal_recall), number(sweep.saved), percent(sweep.recall_at_equal_tokens)]
+    return [sweep.selector, sweep.system, point, *equal]
 
 
 def _edge_table(report: Report) -> str:
