@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from canopy_training.evaluation.metrics import LevelScores
 from canopy_training.evaluation.report import Report, SystemReport
-from canopy_training.evaluation.sweeps import RULE, SweepReport
+from canopy_training.evaluation.sweeps import GIVEN, RULE, SweepReport
 
 LEVELS_FILE: Final = "levels.png"
 RECALL_FILE: Final = "recall_against_tokens.png"
@@ -25,7 +25,7 @@ _CURVES: Final = {
     "leaf_percentile": ("percentile of each item's leaves (SentenceEmbeddingOptimizer)", "#1f5a91", "--"),
     "leaf_threshold": ("leaves over a score (EmbeddingsFilter)", "#3c8c5a", "-"),
     "top_of_question": ("best n leaves of all items (RECOMP)", "#8a5a9e", "-"),
-    "top_of_question_each": ("the same, but the best leaf of every item", "#8a5a9e", "--"),
+    "top_of_question_each": ("the same, and the best leaf of every item", "#8a5a9e", "--"),
 }
 _POINTS: Final = {
     RULE: ("the rule", "#c22f2f", "o"),
@@ -110,18 +110,21 @@ def _boxes(axis: Any, system: SystemReport) -> dict[str, Any]:
 
 
 def _recall(report: Report, file: Path) -> None:
-    """Recall against kept tokens: the rule's point, the flat selectors' sweeps, a panel an encoder."""
-    scope = report.scopes[0].name
-    with _canvas(file, 4.6 * len(report.systems) + 0.4, 4.2, len(report.systems)) as (figure, axes):
+    """Recall against kept tokens with the last encoder, the rule and the sweeps; all shown items, then gold ones."""
+    pool = report.scopes[0].name
+    system = report.systems[-1].card.name
+    known = {sweep.scope for sweep in report.sweeps}
+    panels = [(scope, title) for scope, title in ((pool, "all shown items"), (pool + GIVEN, "gold items alone"))]
+    panels = [panel for panel in panels if panel[0] in known]
+    with _canvas(file, 4.6 * len(panels) + 0.4, 4.3, len(panels)) as (figure, axes):
         handles: dict[str, Any] = {}
-        for axis, system in zip(axes, report.systems, strict=True):
-            sweeps = {
-                one.selector: one for one in report.sweeps if (one.scope, one.system) == (scope, system.card.name)
-            }
-            handles |= _curves(axis, sweeps)
-            axis.set_title(f"{system.card.name}, {report.scopes[0].questions} questions", fontsize=9)
+        for axis, (scope, title) in zip(axes, panels, strict=True):
+            own = {one.selector: one for one in report.sweeps if (one.scope, one.system) == (scope, system)}
+            handles |= _curves(axis, own)
+            axis.set_title(f"{system} encoder, {title}", fontsize=9)
             axis.set_xlabel("kept tokens, % of the whole items")
         axes[0].set_ylabel("gold fragments left, %")
+        axes[0].set_ylim(0, 102)
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8)
 
 
@@ -136,9 +139,7 @@ def _curves(axis: Any, sweeps: dict[str, SweepReport]) -> dict[str, Any]:
         x, y = 100 * sweeps[name].tokens[0] / whole, 100 * sweeps[name].recalls[0]
         size = 8 if name == RULE else 6
         (handles[label],) = axis.plot([x], [y], marker, color=colour, markersize=size, linestyle="none", zorder=5)
-    lowest = min(sweeps[name].recalls[0] for name in _POINTS)
     axis.set_xlim(0, 101)
-    axis.set_ylim(max(0.0, 100 * lowest - 15), 101)
     return handles
 
 
