@@ -14,6 +14,7 @@ PACKAGES = {
     "canopy_client": ROOT / "client/canopy_client",
     "canopy_export": ROOT / "export/canopy_export",
     "canopy_local": ROOT / "local/canopy_local",
+    "canopy_training": ROOT / "training/canopy_training",
 }
 ALLOWED = {
     "canopy_backend": set(),
@@ -21,6 +22,7 @@ ALLOWED = {
     "canopy_client": {"canopy_backend", "canopy_milvus"},
     "canopy_export": {"canopy_backend", "canopy_client"},
     "canopy_local": {"canopy_backend", "canopy_milvus", "canopy_client", "canopy_export"},
+    "canopy_training": {"canopy_backend", "canopy_client", "canopy_export"},
 }
 #: The command mounts rooms above it by name, when a sub-command runs, and imports none of them by itself.
 SERVER_MODULES = {"triton_python_backend_utils", "tritonclient", "grpc", "pymilvus", "vllm", "torch", "transformers"}

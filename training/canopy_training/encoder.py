@@ -97,10 +97,11 @@ def collate(examples: Sequence[Example], rows_multiple: int = 4) -> Batch:
             )
         )
     places = list(zip(examples, nodes.tolist(), parts.tolist(), owners.tolist(), strict=False))
+    terms = [example.terms + np.array([node, part]) for example, node, part, _ in places]
     return Batch(
         rows=(ids, segments, positions, slot_ids),
         slots=torch.from_numpy(packed.slots.astype(np.int64)),
-        terms=torch.from_numpy(np.concatenate([example.terms + [start, part] for example, start, part, _ in places])),
+        terms=torch.from_numpy(np.concatenate(terms)),
         weights=torch.from_numpy(np.concatenate([example.weights for example in examples])),
         folds=folds,
         question=torch.from_numpy(np.repeat([e.question for e in examples], [e.n_nodes for e in examples])),
@@ -139,7 +140,7 @@ def node_scores(graph: nn.Module, batch: Batch, queries: Tensor) -> Tensor:
 
 
 def decided(batch: Batch, scores: Tensor) -> Tensor:
-    """Which instances the scores decide rightly, bool ``[n_instances]``; see :func:`canopy_training.instances.correct`."""
+    """Which instances are decided rightly, bool ``[n_instances]``; as :func:`canopy_training.instances.correct`."""
     above, below = scores[batch.pairs[:, 0]], scores[batch.pairs[:, 1]]
     wrong = ~torch.where(batch.enters, above >= below, above > below)
     errors = torch.zeros(batch.n_instances, device=scores.device).index_add(0, batch.owner, wrong.float())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +49,10 @@ class NodeModel:
             bias="none",
         )
         try:
-            self._peft: Any = get_peft_model(backbone, config)  # type: ignore[arg-type]
+            with warnings.catch_warnings():
+                # peft reads an attribute that transformers has renamed; nothing here depends on it.
+                warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+                self._peft: Any = get_peft_model(backbone, config)  # type: ignore[arg-type]
         except ValueError as error:
             raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error
         self.graph: nn.Module = NodeGraph(self._peft.get_base_model(), source.pooling).eval()
@@ -77,9 +81,13 @@ class NodeModel:
                 weight.copy_(state[name])
 
     def save(self, folder: Path, name: str) -> None:
-        """Write the adapter as ``peft`` does, which ``canopy export`` reads; ``name`` is the base model's."""
+        """Write the adapter as ``peft`` does, which ``canopy export`` reads; ``name`` is the base model's.
+
+        In half precision: it halves the file, and moves scores by less than the vectors' own float16.
+        """
         self._peft.peft_config["default"].base_model_name_or_path = name
-        self._peft.save_pretrained(str(folder), safe_serialization=True)
+        state = {key: weight.half() for key, weight in self._peft.state_dict().items() if "lora_" in key}
+        self._peft.save_pretrained(str(folder), safe_serialization=True, state_dict=state)
         (folder / "README.md").unlink(missing_ok=True)  # the library's template; the run's card says what is known
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:

@@ -58,6 +58,7 @@ class Trained:
         tally: What became of the training questions.
         processes: Processes that took part.
         precision: ``bf16`` or ``fp32``, as it was used.
+        main: Whether this process is the one that writes the results.
     """
 
     model: NodeModel
@@ -67,6 +68,7 @@ class Trained:
     tally: Tally
     processes: int
     precision: str
+    main: bool
 
 
 def train(
@@ -105,8 +107,16 @@ def train(
                 save_state(state_folder, run.state(fingerprint))
             report(Progress(run.step, run.steps, run.history[-1]["loss"], run.history[-1]["dev"]))
     run.model.learning(False)
-    processes = int(run.accelerator.num_processes)
-    return Trained(run.model, run.history, run.steps, run.seconds, run.tally, processes, run.precision)
+    return Trained(
+        model=run.model,
+        history=run.history,
+        steps=run.steps,
+        seconds=run.seconds,
+        tally=run.tally,
+        processes=int(run.accelerator.num_processes),
+        precision=run.precision,
+        main=bool(run.accelerator.is_main_process),
+    )
 
 
 class _Run:
@@ -154,7 +164,7 @@ class _Run:
         """This process's steps of an epoch; every process gets as many."""
         every = batches(self.examples, self.settings.step_tokens, seed=self.settings.seed, epoch=epoch)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        return every[rank :: world][: max(1, len(every) // world)]
+        return every[rank::world][: max(1, len(every) // world)]
 
     def advance(self) -> float:
         """One step; the mean loss since the last check."""

@@ -23,6 +23,7 @@ MOUNTED: Final = {
     "up": Mounted("canopy_local.command", "Start the local stack: evidence server, critic server, Milvus Lite.", "dev"),
     "status": Mounted("canopy_local.command", "Show whether the local stack works.", "dev"),
     "down": Mounted("canopy_local.command", "Stop the local stack.", "dev"),
+    "train": Mounted("canopy_training.command", "Fine-tune the node encoder on gold evidence.", "training"),
     "evaluate": Mounted(
         "canopy_training.evaluation.command", "Measure a node encoder on annotated questions.", "training"
     ),

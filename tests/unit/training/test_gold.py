@@ -7,15 +7,17 @@ from canopy_training.data import Gold, Question
 from canopy_training.gold import locate
 
 TEXT = TextItem(id="t", title="Dam", text="Hale drew the dam. She left in 1930. It was sunny.")
-TABLE = TableItem(id="r", title="Cups 1930", columns=["Year", "Gold"], rows=[["1930", "yes"], ["1931", "no"], ["1932", "gold"]])
+TABLE = TableItem(
+    id="r", title="Cups 1930", columns=["Year", "Gold"], rows=[["1930", "yes"], ["1931", "no"], ["1932", "gold"]]
+)
 VIDEO = VideoItem(id="v", duration_s=90, segments=[Cue(0, 5, "Hello."), Cue(40, 45, "Hale left.")])
 IMAGE = ImageItem(id="i", caption="A dam.")
 
 
-def places(*gold: Gold, items: tuple[Item, ...] = (TEXT, TABLE, VIDEO, IMAGE), answers: tuple[str, ...] = ()) -> tuple[dict[str, list[int]], list[str]]:
-    question = Question(
-        id="q", dataset="d", split="", question="?", answers=answers, items=items, gold=gold, meta={}
-    )
+def places(
+    *gold: Gold, items: tuple[Item, ...] = (TEXT, TABLE, VIDEO, IMAGE), answers: tuple[str, ...] = ()
+) -> tuple[dict[str, list[int]], list[str]]:
+    question = Question(id="q", dataset="d", split="", question="?", answers=answers, items=items, gold=gold, meta={})
     located, lost = locate(question)
     assert all(entry.weak is (not gold) for entry in located)
     return {entry.item.id: entry.gold.nonzero()[0].tolist() for entry in located}, lost
@@ -53,7 +55,10 @@ def test_a_whole_image_is_gold_and_a_whole_text_has_no_place() -> None:
 
 
 def test_an_answer_that_stands_nowhere_is_named() -> None:
-    assert places(Gold(item_id="t", answer="Rome")) == ({}, ["question 'q', item 't': no place for its gold (whole item)"])
+    assert places(Gold(item_id="t", answer="Rome")) == (
+        {},
+        ["question 'q', item 't': no place for its gold (whole item)"],
+    )
 
 
 def test_answers_alone_are_weak_supervision() -> None:
