@@ -73,9 +73,11 @@ def settle(
     Another branching than the adapter was trained with is allowed, since nothing in its weights depends on it.
 
     Raises:
-        ExportError: The adapter was trained for another base, template or node encoding, or the base's pooling does
-            not allow the encoding.
+        ExportError: The adapter's folder holds none, or it was trained for another base, template or node encoding, or
+            the base's pooling does not allow the encoding.
     """
+    if adapter is not None:
+        adapter_revision(adapter)  # where the folder is not there, peft would look for it on a hub
     encoding = node_encoding_of(read_source(base), adapter, node_encoding)
     if branching is None and adapter is not None and (adapter / CARD_FILE).is_file():
         branching = AdapterCard.load(adapter).branching
