@@ -52,7 +52,7 @@ class NodeModel:
             with warnings.catch_warnings():
                 # peft reads an attribute that transformers has renamed; nothing here depends on it.
                 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-                self._peft: Any = get_peft_model(backbone, config)  # type: ignore[arg-type]
+                self._peft: Any = get_peft_model(backbone, config)
         except ValueError as error:
             raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error
         self.graph: nn.Module = NodeGraph(self._peft.get_base_model(), source.pooling).eval()
