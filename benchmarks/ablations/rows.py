@@ -106,6 +106,8 @@ def makers() -> dict[str, dict[str, Maker]]:
             "rank 64": lambda lab: _trained(lab, rank=64, alpha=128.0),
             "lambda 10": lambda lab: _trained(lab, scale=10.0),
             "lambda 40": lambda lab: _trained(lab, scale=40.0),
+            "gold children weighted 2": lambda lab: _trained(lab, gold_weight=2.0),
+            "gold children weighted 4": lambda lab: _trained(lab, gold_weight=4.0),
             "learning rate halved": lambda lab: _trained(lab, learning_rate=default.learning_rate / 2),
             "learning rate doubled": lambda lab: _trained(lab, learning_rate=default.learning_rate * 2),
             "B = 3": lambda lab: _trained(lab, branching=3),

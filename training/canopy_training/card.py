@@ -27,7 +27,7 @@ with another base model, text template or node encoding: the export compares `ca
 ## Training
 
 {counted.instances} instances from {counted.items} gold items{weak}; {left_out} lines of `run.json` name what was left
-out. List-wise loss with scale {settings.scale:g}, {settings.epochs} epochs in {run.steps} steps of about
+out. List-wise loss with scale {settings.scale:g} and gold weight {settings.gold_weight:g}, {settings.epochs} epochs in {run.steps} steps of about
 {settings.step_tokens} tokens, AdamW at {settings.learning_rate:g} with a short rise and a cosine to zero, rank
 {settings.rank}, alpha {settings.alpha:g}, dropout {settings.dropout:g}, branching {settings.branching}, seed
 {settings.seed}, {run.precision}. {run.seconds / 60:.0f} minutes on {run.machine}, {run.peak_mib} MiB at most. Last

@@ -87,7 +87,8 @@ class NodeModel:
         """
         self._peft.peft_config["default"].base_model_name_or_path = name
         state = {key: weight.half() for key, weight in self._peft.state_dict().items() if "lora_" in key}
-        self._peft.save_pretrained(str(folder), safe_serialization=True, state_dict=state)
+        # Without the last argument peft looks the base model up on a hub.
+        self._peft.save_pretrained(str(folder), safe_serialization=True, state_dict=state, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # the library's template; the run's card says what is known
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:

@@ -28,6 +28,8 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
         weight_decay: Of AdamW.
         clip: Largest norm of the gradient.
         scale: Lambda of the loss.
+        gold_weight: Weight of the pairs that put a child with gold above its parent; the paper's is 1. More of it keeps
+            more gold and more tokens.
         epochs: Passes over the training examples.
         step_tokens: Tokens of one step on one process.
         branching: Branching of the hierarchies.
@@ -46,6 +48,7 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     weight_decay: Annotated[float, Meta(ge=0)] = 0.01
     clip: Annotated[float, Meta(gt=0)] = 1.0
     scale: Annotated[float, Meta(gt=0)] = 20.0
+    gold_weight: Annotated[float, Meta(gt=0)] = 1.0
     epochs: Annotated[int, Meta(ge=1, le=1000)] = 3
     step_tokens: Annotated[int, Meta(ge=256)] = 4096
     branching: Annotated[int, Meta(ge=2, le=64)] = 2

@@ -175,7 +175,8 @@ class _Run:
         self.model.learning(True)
         with self.accelerator.autocast():
             scores = node_scores(self.graph, batch, self.queries)
-        loss = listwise(scores, batch.pairs, batch.owner, batch.n_instances, self.settings.scale).mean()
+        weights = torch.where(batch.enters, self.settings.gold_weight, 1.0)
+        loss = listwise(scores, batch.pairs, batch.owner, batch.n_instances, self.settings.scale, weights).mean()
         if not torch.isfinite(loss):
             raise TrainingError(f"step {self.step + 1}: the loss is {loss.item()}; lower --learning-rate")
         self.accelerator.backward(loss)

@@ -27,12 +27,18 @@ SETTINGS = TrainSettings(
 
 def loss_of(scores: list[float], pairs: list[tuple[int, int]], scale: float = 20.0) -> float:
     owner = torch.zeros(len(pairs), dtype=torch.int64)
-    return float(listwise(torch.tensor(scores), torch.tensor(pairs), owner, 1, scale)[0])
+    return float(listwise(torch.tensor(scores), torch.tensor(pairs), owner, 1, scale, torch.ones(len(pairs)))[0])
 
 
 def test_known_values() -> None:
     assert loss_of([0.60, 0.50], [(0, 1)]) == pytest.approx(0.126928, abs=1e-6)
     assert loss_of([0.50, 0.40, 0.55], [(0, 1), (0, 2)]) == pytest.approx(1.349012, abs=1e-5)
+
+
+def test_a_weight_multiplies_its_pair() -> None:
+    pairs, owner = torch.tensor([[0, 1], [0, 2]]), torch.zeros(2, dtype=torch.int64)
+    value = listwise(torch.tensor([0.5, 0.4, 0.45]), pairs, owner, 1, 20.0, torch.tensor([3.0, 1.0]))
+    assert float(value) == pytest.approx(math.log(1 + 3 * math.exp(-2) + math.exp(-1)))
 
 
 def test_no_margin_overflows() -> None:
@@ -43,7 +49,9 @@ def test_no_margin_overflows() -> None:
 @given(st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))
 def test_every_instance_has_its_own_sum(scores: list[float]) -> None:
     pairs = [(0, 1), (2, 3), (3, 0)]
-    values = listwise(torch.tensor(scores), torch.tensor(pairs), torch.tensor([0, 1, 1]), 2, 20.0).tolist()
+    values = listwise(
+        torch.tensor(scores), torch.tensor(pairs), torch.tensor([0, 1, 1]), 2, 20.0, torch.ones(3)
+    ).tolist()
     for value, mine in zip(values, (pairs[:1], pairs[1:]), strict=True):
         terms = sum(math.exp(20 * (scores[b] - scores[a])) for a, b in mine)
         assert value == pytest.approx(math.log1p(terms), rel=1e-4, abs=1e-5)
