@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.ablations.rows import SHOWN, Lab, Row, makers, measure
 from canopy_backend.manifest import AdapterCard, NodeEncoding
 from canopy_client.settings import Settings
-from canopy_export.command import EXAMPLE_NAME, example_model
+from canopy_export.example import EXAMPLE_NAME, example_model
 from canopy_export.source import adapter_revision
 from canopy_training.data import Question, read_questions
 from canopy_training.evaluation.command import first_of_each
@@ -92,9 +92,9 @@ def page(table: Table) -> str:
     lines = [
         "# Ablations",
         "",
-        f"Each row changes one thing and is measured on the same {table.questions} questions of dev; short runs learn "
-        f"from {table.training} questions in one epoch, with the {table.default} encoding. *Agreement* is the share of "
-        "fragments that are kept or dropped as by the first row of the part. Made by",
+        f"Each row changes one thing and is measured on the gold items of the same {table.questions} questions of dev; "
+        f"short runs learn from {table.training} questions in one epoch, with the {table.default} encoding. *Agreement* "
+        "is the share of fragments that are kept or dropped as by the first row of the part. Made by",
         "",
         f"    {table.command}",
     ]
@@ -128,7 +128,8 @@ def _lab(options: argparse.Namespace) -> tuple[Lab, str]:
         if AdapterCard.load(folder).node_encoding != encoding:
             raise SystemExit(f"{folder} was trained for {AdapterCard.load(folder).node_encoding}, not {encoding}")
     every = read_questions(options.data)
-    questions = _split(every, "dev", options.limit)
+    # Decisions are made on gold items; what the rule does to other items is in the evaluation's report.
+    questions = [_gold_items(question) for question in _split(every, "dev", options.limit)]
     training = _split(every, "train", options.train_limit)
     model = Settings.load().model_files()
     reader = options.reader_tokenizer or (model / "tokenizer.json" if model else base / "tokenizer.json")
@@ -146,6 +147,11 @@ def _lab(options: argparse.Namespace) -> tuple[Lab, str]:
     return lab, inputs
 
 
+def _gold_items(question: Question) -> Question:
+    named = {gold.item_id for gold in question.gold}
+    return msgspec.structs.replace(question, items=tuple(item for item in question.items if item.id in named))
+
+
 def _split(questions: Sequence[Question], split: str, limit: int | None) -> list[Question]:
     return first_of_each([question for question in questions if question.split == split], limit)
 
@@ -159,7 +165,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--base", type=Path, help="base model; by default the example's")
     parser.add_argument("--reader-tokenizer", type=Path)
     parser.add_argument("--limit", type=int, help="questions of dev a data set")
-    parser.add_argument("--train-limit", type=int, default=120, help="training questions a data set in short runs")
+    parser.add_argument("--train-limit", type=int, default=80, help="training questions a data set in short runs")
     parser.add_argument("--group", action="append", choices=list(_TITLES), help="only these parts")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
