@@ -93,8 +93,8 @@ def page(table: Table) -> str:
         "# Ablations",
         "",
         f"Each row changes one thing and is measured on the gold items of the same {table.questions} questions of dev; "
-        f"short runs learn from {table.training} questions in one epoch, with the {table.default} encoding. *Agreement* "
-        "is the share of fragments that are kept or dropped as by the first row of the part. Made by",
+        f"short runs learn from {table.training} questions in one epoch, with the {table.default} encoding. "
+        "*Agreement* is the share of fragments that are kept or dropped as by the first row of the part. Made by",
         "",
         f"    {table.command}",
     ]
