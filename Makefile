@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .canopy/venvs/peers
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick schema lock clean
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,13 @@ bench: $(STAMP) ## Throughput, latency and memory of the local stack
 
 bench-quick: $(STAMP) ## The same with short runs
 	$(BIN)/python -m benchmarks.run --quick
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt benchmarks/peers/lock.txt
+	$(PYTHON) -m venv --clear $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+	@touch $@
+
+peers: $(PEERS)/.installed ## Create the environment of benchmarks.peers (1.7 GB)
 
 schema: $(STAMP) ## Write the published JSON schemas again
 	$(BIN)/python -m canopy_backend.schema docs/schema

@@ -48,7 +48,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _canvas(file: Path, width: float, height: float, panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+def canvas(file: Path, width: float, height: float, panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
     """A figure with its panels side by side, saved at the end."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -75,7 +75,7 @@ def _canvas(file: Path, width: float, height: float, panels: int = 1) -> Iterato
 
 def _levels(report: Report, file: Path) -> None:
     """Root-relative scores of gold and other nodes by level, a panel an encoder."""
-    with _canvas(file, 4.2 * len(report.systems), 3.6, len(report.systems)) as (figure, axes):
+    with canvas(file, 4.2 * len(report.systems), 3.6, len(report.systems)) as (figure, axes):
         handles: dict[str, Any] = {}
         for axis, system in zip(axes, report.systems, strict=True):
             handles |= _boxes(axis, system)
@@ -116,7 +116,7 @@ def _recall(report: Report, file: Path) -> None:
     known = {sweep.scope for sweep in report.sweeps}
     panels = [(scope, title) for scope, title in ((pool, "all shown items"), (pool + GIVEN, "gold items alone"))]
     panels = [panel for panel in panels if panel[0] in known]
-    with _canvas(file, 4.6 * len(panels) + 0.4, 4.3, len(panels)) as (figure, axes):
+    with canvas(file, 4.6 * len(panels) + 0.4, 4.3, len(panels)) as (figure, axes):
         handles: dict[str, Any] = {}
         for axis, (scope, title) in zip(axes, panels, strict=True):
             own = {one.selector: one for one in report.sweeps if (one.scope, one.system) == (scope, system)}
@@ -148,7 +148,7 @@ def _accuracy(report: Report, file: Path) -> None:
     scopes = [scope for scope in report.scopes if scope.kind in ("all", "dataset")]
     names = [system.card.name for system in report.systems]
     colours = [_BEFORE, _AFTER][-len(names) :]
-    with _canvas(file, max(4.5, 0.85 * len(scopes) + 1.5), 3.2) as (_, (axis,)):
+    with canvas(file, max(4.5, 0.85 * len(scopes) + 1.5), 3.2) as (_, (axis,)):
         for at, (name, colour) in enumerate(zip(names, colours, strict=True)):
             shown = [
                 (place, scope.metrics[name]["decision_accuracy"])
