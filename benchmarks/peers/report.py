@@ -104,8 +104,8 @@ def page(comparison: Comparison) -> str:
         "All read with one encoder, cut items in their own way and have their knob swept. *Tokens*: of the reader, a "
         "question, as often as a peer repeats a sentence, with title and table header once for each item that is not "
         f"dropped. *Recall*: gold fragments left, mean over questions; one counts as left when {100 * COVER:.0f} % of "
-        "its characters are. *Saved*: tokens that the peer needs for the rule's recall less the rule's own, so above 0 the "
-        "rule needs fewer; linear between settings, a peer's best settings alone, – where it never gets there. "
+        "its characters are. *Saved*: tokens that the peer needs for the rule's recall less the rule's own, so above 0 "
+        "the rule needs fewer; linear between settings, a peer's best settings alone, – where it never gets there. "
         "Brackets: 95 % intervals, paired bootstrap over questions.",
     ]
     for mode, title in MODES.items():

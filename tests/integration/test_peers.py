@@ -21,7 +21,7 @@ from canopy_export.example import example_model
 pytestmark = pytest.mark.skipif(not PYTHON.is_file(), reason="no peers' environment: make peers")
 
 TEXT = (
-    "Ada Lovelace was born in London in 1815. She met Babbage at a party.  Her notes, e.g. Note G, hold a program.\n"
+    "Ada Lovelace was born in London in 1815. She met Babbage at a party.  Her notes hold a program.\n"
     "Dr. Smith liked tea. The tea was warm. She died in 1852."
 )
 ROWS = ["| 1815 | birth of Ada Lovelace |", "| 1833 | first party |", "| 1852 | death |"]
@@ -139,7 +139,9 @@ def test_the_command_compares_and_writes(tmp_path: Path) -> None:
     whole = next(one for one in comparison.own if one.system == "whole items" and one.mode == "all")
     best = next(one for one in comparison.arms if one.arm == "recomp" and one.mode == "all")
     assert best.recalls[-1] == 1.0
-    assert best.tokens[-1] == whole.tokens.value  # sentences with the space behind them are the whole text
+    assert (
+        best.tokens[-1] == whole.tokens.value
+    )  # both cut this text alike, so all sentences cost what all fragments do
     assert {one.name for one in comparison.timings} >= {"recomp", "the rule, frozen, separate"}
     assert (out / "peers.png").is_file()
     assert (out / "peers.md").read_text() in done.stdout + "\n"
