@@ -82,7 +82,6 @@ Maker = Callable[[Lab], tuple[VectorSource, float]]
 
 def makers() -> dict[str, dict[str, Maker]]:
     """Groups of rows; the first row of a group is what its others are compared with."""
-    default = TrainSettings()
     return {
         "encoder": {
             "contextual, tuned": lambda lab: (LocalSource(lab.setup("contextual")), 0.0),
@@ -108,8 +107,6 @@ def makers() -> dict[str, dict[str, Maker]]:
             "lambda 40": lambda lab: _trained(lab, scale=40.0),
             "gold children weighted 2": lambda lab: _trained(lab, gold_weight=2.0),
             "gold children weighted 4": lambda lab: _trained(lab, gold_weight=4.0),
-            "learning rate halved": lambda lab: _trained(lab, learning_rate=default.learning_rate / 2),
-            "learning rate doubled": lambda lab: _trained(lab, learning_rate=default.learning_rate * 2),
             "B = 3": lambda lab: _trained(lab, branching=3),
             "B = 4": lambda lab: _trained(lab, branching=4),
             "no title in the nodes' text": lambda lab: _untitled(lab),
