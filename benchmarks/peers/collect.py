@@ -40,12 +40,14 @@ class Effort:
     """What one peer did.
 
     Attributes:
-        seconds: Wall clock of cutting, encoding and one setting on all shown items, nothing remembered.
+        timed: Items that it was timed on.
+        seconds: Wall clock of cutting, encoding and one setting on them, nothing remembered.
         pieces: Pieces that it cut items into.
         cut: Of these, pieces longer than the encoder's window, the rest of which the peer never read.
         lost: Of these, pieces whose place in the item could not be found; they cost tokens and hold no gold.
     """
 
+    timed: int = 0
     seconds: float = 0.0
     pieces: int = 0
     cut: int = 0
@@ -60,13 +62,11 @@ class Collected:
         rows: By mode and arm, a measurement for each question of the mode.
         refused: By mode and arm, at each setting, for how many items the peer raised an error.
         efforts: By peer.
-        items: Shown items.
     """
 
     rows: dict[tuple[str, str], list[Measured]] = field(default_factory=dict)
     refused: dict[tuple[str, str], Counter[int]] = field(default_factory=dict)
     efforts: dict[str, Effort] = field(default_factory=lambda: {name: Effort() for name in PEERS})
-    items: int = 0
 
 
 def collect(
@@ -74,6 +74,7 @@ def collect(
     scored: Sequence[ScoredQuestion],
     questions: Sequence[Question],
     counter: TokenCounter,
+    timed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Collected:
     """Put every question to all peers and count what they keep.
@@ -83,9 +84,11 @@ def collect(
         scored: The questions with the items that are shown, as the method was scored on.
         questions: All questions; ``scored`` says by ``place`` which.
         counter: Counts the reader's tokens.
+        timed: Questions of each data set, the first ones, on which peers are timed.
         advance: Called with 1 after each question.
     """
     found = Collected()
+    seen: Counter[str] = Counter()
     for question in scored:
         by_id = {item.id: item for item in questions[question.place].items}
         items = [by_id[item.item_id] for item in question.items]
@@ -96,12 +99,14 @@ def collect(
         asked = Asked(
             place=question.place,
             question=questions[question.place].question,
+            timed=seen[question.dataset] < timed,
             items=[as_asked(item) for item in items],
             groups=sent,
         )
         reply = worker.ask(asked)
-        found.items += len(items)
+        seen[question.dataset] += 1
         for peer, answer in reply["peers"].items():
+            found.efforts[peer].timed += len(items) * asked["timed"]
             _take(found, peer, answer, question, items, groups, counter)
         advance(1)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +11,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.utils.logging import disable_progress_bar
 
+#: Vectors that are remembered, about 0.2 GB.
+_REMEMBERED: Final = 100_000
+
 Vectors = npt.NDArray[np.float32]
 
 
 class Encoder:
     """A sentence-transformers model that encodes a text once, until it is told to forget.
 
-    A sweep asks for the same vectors at each setting; the time of one setting is taken with nothing remembered.
+    A sweep asks for the same vectors at each setting, and many peers for the same sentences; times are taken with
+    nothing remembered.
 
     Args:
         folder: The model.
@@ -37,6 +42,9 @@ class Encoder:
         """Float32 ``[n, D]``, as the model gives them; all-MiniLM-L6-v2 gives unit vectors."""
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new:
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+                new = list(dict.fromkeys(texts))
             vectors = self._model.encode(new, show_progress_bar=False, convert_to_numpy=True)
             self._known.update(zip(new, vectors, strict=True))
         if not texts:

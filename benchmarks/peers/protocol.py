@@ -21,10 +21,15 @@ class AskedItem(TypedDict):
 
 
 class Asked(TypedDict):
-    """A question. ``groups`` names sets of its items that are compressed as if no others were there."""
+    """A question.
+
+    ``timed``: each peer starts with nothing encoded, so that its time is its own; else vectors are shared and kept.
+    ``groups`` names sets of its items that are compressed as if no others were there.
+    """
 
     place: int
     question: str
+    timed: bool
     items: list[AskedItem]
     groups: dict[str, list[int]]
 
@@ -39,9 +44,9 @@ class ArmReply(TypedDict):
 class PeerReply(TypedDict):
     """One peer's reply.
 
-    ``seconds`` is its wall clock for the first group, cold: cutting, encoding, one setting. ``cut`` counts pieces that
-    are longer than the encoder's window, which it cuts off. ``pieces`` are those of each item, ``lost`` item, piece
-    and text of each piece without a place.
+    ``seconds`` is its wall clock for the first group where asked for: cutting, encoding, one setting; else 0. ``cut``
+    counts pieces that are longer than the encoder's window, which it cuts off. ``pieces`` are those of each item,
+    ``lost`` item, piece and text of each piece without a place.
     """
 
     seconds: float

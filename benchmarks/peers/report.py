@@ -265,8 +265,9 @@ def _time_table(comparison: Comparison) -> str:
     ]
     header = ["", "items", "ms an item", "pieces", "of them over the encoder's window", "of them without a place"]
     note = (
-        f"{comparison.threads} thread, nothing encoded before: cutting, encoding and one setting, items of a question "
-        "together. The rule's vectors of an item can be kept and serve every later question; peers keep none."
+        f"Threads: {comparison.threads}. Nothing encoded before: cutting, encoding and one setting; peers on the first "
+        "questions of each data set, the items of a question together. Pieces are those of all questions. The rule's "
+        "vectors of an item can be kept and serve every later question; peers keep none."
     )
     return f"{table(header, rows)}\n\n{note}"
 

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.peers.collect import Collected, collect
 from benchmarks.peers.compare import Draw, arm_results, own_results
-from benchmarks.peers.process import PYTHON, Worker, worker
+from benchmarks.peers.process import PYTHON, worker
 from benchmarks.peers.report import PAGE_FILE, Comparison, Timing
 from canopy_backend.manifest import file_sha256
 from canopy_backend.tokenization import TokenCounter
@@ -40,7 +40,8 @@ def main() -> None:
     sources = _sources(options, base, reader)
     systems, timings = _score(sources, questions)
     with worker(options.python, base, threads=options.threads) as peers:
-        collected = _ask(peers, next(iter(systems.values())), questions, TokenCounter(reader))
+        first = next(iter(systems.values()))
+        collected = collect(peers, first, questions, TokenCounter(reader), options.timed, _progress(len(first)))
         versions = peers.versions
     draw = Draw(options.resamples, options.seed)
     comparison = Comparison(
@@ -91,12 +92,6 @@ def _score(
     return dict(zip(names, shared(found), strict=True)), timings
 
 
-def _ask(
-    peers: Worker, scored: Sequence[ScoredQuestion], questions: Sequence[Question], counter: TokenCounter
-) -> Collected:
-    return collect(peers, scored, questions, counter, _progress(len(scored)))
-
-
 def _progress(total: int) -> Callable[[int], None]:
     done = 0
     start = time.perf_counter()
@@ -107,21 +102,22 @@ def _progress(total: int) -> Callable[[int], None]:
         if done % _STEP == 0 or done == total:
             seconds = time.perf_counter() - start
             left = seconds / done * (total - done)
-            print(f"peers: {done} of {total} questions, {seconds:.0f} s, about {left:.0f} s left", file=sys.stderr)
+            line = f"peers: {done} of {total} questions, {seconds:.0f} s, about {left:.0f} s left"
+            print(line, file=sys.stderr, flush=True)
 
     return advance
 
 
 def _timings(collected: Collected) -> list[Timing]:
     return [
-        Timing(name=name, items=collected.items, seconds=one.seconds, pieces=one.pieces, cut=one.cut, lost=one.lost)
+        Timing(name=name, items=one.timed, seconds=one.seconds, pieces=one.pieces, cut=one.cut, lost=one.lost)
         for name, one in collected.efforts.items()
     ]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.run", description=__doc__)
-    parser.add_argument("--data", type=Path, nargs="+", required=True, help="data files")
+    parser.add_argument("--data", type=Path, nargs="+", action="extend", required=True, help="data files")
     parser.add_argument("--split", default="dev", help="split to compare on; empty for all questions")
     parser.add_argument("--limit", type=int, help="only so many questions of each data set")
     parser.add_argument("--out", type=Path, required=True, help="folder for peers.json, peers.md and peers.png")
@@ -132,6 +128,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--branching", type=int, help="most children of a node; by default as the adapter's")
     parser.add_argument("--reader-tokenizer", type=Path, help="tokenizer.json of the reader; by default the stack's")
     parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter of the peers' environment")
+    parser.add_argument("--timed", type=int, default=5, help="questions of each data set on which peers are timed")
     parser.add_argument("--threads", type=int, default=1, help="threads of every encoder")
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap")
     parser.add_argument("--resamples", type=int, default=RESAMPLES, help="of the bootstrap")

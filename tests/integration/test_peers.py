@@ -42,7 +42,13 @@ def reply(peers: Worker) -> Reply:
         AskedItem(prefix="Nothing", text="", lines=[]),
     ]
     return peers.ask(
-        Asked(place=7, question="When was Ada Lovelace born?", items=items, groups={"all": [0, 1, 2], "gold": [0]})
+        Asked(
+            place=7,
+            question="When was Ada Lovelace born?",
+            timed=True,
+            items=items,
+            groups={"all": [0, 1, 2], "gold": [0]},
+        )
     )
 
 

@@ -112,7 +112,8 @@ def test_the_rule_is_measured_as_in_the_evaluations_sweeps() -> None:
 def test_peers_get_all_items_and_the_gold_ones_apart() -> None:
     questions, scored = toy()
     peers = Sentences()
-    found = collect(peers, scored, questions, COUNTER)
+    found = collect(peers, scored, questions, COUNTER, timed=1)
+    assert [asked["timed"] for asked in peers.asked] == [True, True, False]
     assert [asked["groups"] for asked in peers.asked] == [
         {ALL: [0, 1], GOLD: [0]},
         {ALL: [0, 1]},  # all its items are gold, so both are one
@@ -121,7 +122,7 @@ def test_peers_get_all_items_and_the_gold_ones_apart() -> None:
     assert [item["prefix"] for item in peers.asked[0]["items"]] == ["A", "B"]
     assert len(found.rows[ALL, "recomp"]) == 3
     assert len(found.rows[GOLD, "recomp"]) == 2
-    assert found.items == 6
+    assert found.efforts["recomp"].timed == 4
     assert found.efforts["recomp"].seconds == pytest.approx(1.5)
     assert found.efforts["recomp"].pieces == 3 * 6
     assert found.refused[ALL, "recomp"][0] == 3

@@ -103,7 +103,7 @@ class LocalSource:
         self._omissions = Omissions()
         self._card = SourceCard(
             name=setup.name or ("tuned" if setup.adapter else "frozen"),
-            model=source.name,
+            model=setup.model_name or source.name,
             revision=source.revision,
             adapter=adapter_revision(setup.adapter) if setup.adapter else "",
             node_encoding=setup.node_encoding,
