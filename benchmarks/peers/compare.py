@@ -54,6 +54,7 @@ class ArmResult(msgspec.Struct, frozen=True, kw_only=True):
         scope: The whole pool or a data set.
         system: The encoder that the method reads with.
         arm: The arm.
+        questions: Questions of the scope.
         knobs: Its settings.
         tokens: Mean kept tokens a question at each.
         recalls: Mean recall at each.
@@ -71,6 +72,7 @@ class ArmResult(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     system: str
     arm: str
+    questions: int
     knobs: list[float]
     tokens: list[float]
     recalls: list[float]
@@ -201,9 +203,10 @@ def _against(
             scope=scope,
             system=system,
             arm=arm.name,
+            questions=len(sweep.tokens),
             knobs=list(arm.knobs),
-            tokens=tokens.tolist(),
-            recalls=recalls.tolist(),
+            tokens=tokens.round(2).tolist(),
+            recalls=recalls.round(5).tolist(),
             refused=[refused[at] for at in range(len(arm.knobs))],
             knob=_knob(sweep, float(rule.points()[1][0])),
             tokens_at_equal_recall=one.needed,

@@ -32,6 +32,8 @@ _COLOURS: Final = {
     "recomp": ("#8a5a9e", "-"),
     "recomp_titled": ("#8a5a9e", "--"),
 }
+#: Questions of which a data set needs this many before a difference on it is called sure.
+_ENOUGH: Final = 20
 _MARKERS: Final = ("s", "o", "^", "D")
 
 
@@ -91,7 +93,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, folder: Path) -> None:
         """Write file, page and figure into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / JSON_FILE, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        write(folder / JSON_FILE, msgspec.json.encode(self) + b"\n")
         write(folder / PAGE_FILE, page(self).encode())
         draw(self, folder / FIGURE_FILE)
 
@@ -213,11 +215,13 @@ def _wins(comparison: Comparison, mode: str) -> str:
     for card in comparison.cards:
         mine = [one for one in comparison.arms if (one.mode, one.system) == (mode, card.name)]
         fewer = [one for one in mine if one.saved.value is not None and one.saved.value < 0]
-        sure = [one for one in fewer if one.saved.high is not None and one.saved.high < 0]
+        sure = [one for one in fewer if one.saved.high is not None and one.saved.high < 0 and one.questions >= _ENOUGH]
         unsure = len(fewer) - len(sure)
-        more = f", and by less than the interval in {unsure} more of {len(mine)} rows" if unsure else ""
+        more = f", and by less than the interval in {unsure} more of {len(mine)} comparisons" if unsure else ""
         end = "nowhere" if not sure else "here (tokens less, of its own)"
-        lines.append(f"Where a peer surely needs fewer tokens than the rule with the {card.name} encoder: {end}{more}.")
+        lines.append(
+            f"Where a peer surely needs fewer tokens than the rule with the {card.name} encoder: {end}{more}.\n"
+        )
         for arm in ARMS:
             places = [f"{one.scope} {_less(one)}" for one in sure if one.arm == arm.name]
             lines += [f"- {arm.label}: {', '.join(places)}"] if places else []

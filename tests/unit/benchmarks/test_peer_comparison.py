@@ -180,7 +180,8 @@ def test_the_parts_of_a_mode() -> None:
     assert scopes_of(scored[:1], ALL).keys() == {POOL}
 
 
-def test_file_page_and_figure_say_who_needs_fewer(tmp_path: Path) -> None:
+def test_file_page_and_figure_say_who_needs_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_ENOUGH", 1)
     questions, scored = toy()
     found = collect(Sentences(), scored, questions, COUNTER)
     comparison = report.Comparison(
@@ -201,7 +202,7 @@ def test_file_page_and_figure_say_who_needs_fewer(tmp_path: Path) -> None:
     )
     comparison.save(tmp_path)
     assert msgspec.json.decode((tmp_path / report.JSON_FILE).read_bytes(), type=report.Comparison) == comparison
-    page = (tmp_path / report.PAGE_FILE).read_text()
+    page = (tmp_path / report.PAGE_FILE).read_text(encoding="utf-8")
     # n 3: of 1 and 3 sentences, 12 and 34 tokens, the pool needs the latter for the rule's recall of 75 %.
     assert "| RECOMP-style, sentences | n 3 | 34 [" in page
     assert f"| {WHOLE} | 3 | 66 [66, 66] | 100.0 [100.0, 100.0] |" in page
