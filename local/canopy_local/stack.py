@@ -148,17 +148,17 @@ def export(settings: StackSettings, report: Report) -> None:
     Raises:
         CanopyError: The export failed.
     """
-    from canopy_export.command import EXAMPLE_NAME, example_model
+    from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model
     from canopy_export.export import export_encoders
 
     with locked(settings.critic_model.parent, report):
         export_encoders(
-            example_model(),
+            settings.model or example_model(),
             settings.model_repository,
-            adapter=settings.adapter,
+            adapter=adapter_for(settings.model, settings.adapter, settings.node_encoding),
             node_encoding=settings.node_encoding,
             profile="embedded",
-            name=EXAMPLE_NAME,
+            name=None if settings.model else EXAMPLE_NAME,
             reader_tokenizer=settings.critic_model / "tokenizer.json",
             report=report,
         )

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from canopy_backend.items import TextItem, encode_item
 from canopy_backend.sources import read_items
 from canopy_client.cli.app import build
-from canopy_export.command import example_model
+from canopy_export.example import adapter_for, example_model
 from canopy_training.data import read_questions
 from canopy_training.evaluation.endpoint import EndpointSource
 from canopy_training.evaluation.local import LocalSource, Setup, settle
@@ -56,8 +56,9 @@ def _command(*arguments: str) -> Result:
 def test_a_server_gives_the_scores_of_the_model_that_it_serves(data: Path, stack, evidence_url: str) -> None:
     settings = stack.settings
     base, reader = example_model(), settings.critic_model / "tokenizer.json"
-    encoding, branching = settle(base, settings.adapter, settings.node_encoding, None)
-    local = LocalSource(Setup(base, reader, settings.adapter, encoding, branching, name="local"))
+    adapter = adapter_for(settings.model, settings.adapter, settings.node_encoding)
+    encoding, branching = settle(base, adapter, settings.node_encoding, None)
+    local = LocalSource(Setup(base, reader, adapter, encoding, branching, name="local"))
     remote = EndpointSource(evidence_url)
     questions = read_questions([data], "dev")
     located, _ = locate_all(questions)

@@ -1,6 +1,6 @@
 """The gate of an export on the example corpus: torch, ONNX Runtime and the server keep the same regions.
 
-It is run for both node encodings, with a server of its own for ``contextual``.
+It is run for both node encodings, each with its own adapter; the one that is not the default gets its own server.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from canopy_backend.items import Item
+from canopy_backend.manifest import EncoderManifest
 from canopy_backend.sources import read_items
 from canopy_client import CanopyClient
-from canopy_export.command import example_model
+from canopy_export.example import EXAMPLE_ENCODING, example_adapter, example_model
 from canopy_export.parity import OnnxEncoders, Outcome, TorchEncoders, compare, run_encoders, run_endpoint
 from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings
@@ -30,11 +31,11 @@ CORPUS = ROOT / "examples" / "corpus"
 @pytest.fixture(scope="module", params=["separate", "contextual"])
 def served(request: pytest.FixtureRequest, stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackSettings]:
     """Settings of a running evidence server with this node encoding."""
-    if request.param == "separate":
+    if request.param == EXAMPLE_ENCODING:
         stack.need("evidence")
         yield stack.settings
         return
-    folder = tmp_path_factory.mktemp("contextual")
+    folder = tmp_path_factory.mktemp(request.param)
     shutil.copytree(stack.settings.model_repository, folder / "repository")
     settings = msgspec.structs.replace(
         isolated(stack.settings, folder / "home"), model_repository=folder / "repository", node_encoding=request.param
@@ -61,7 +62,8 @@ def queries() -> list[str]:
 
 @pytest.fixture(scope="module")
 def reference(repository: Path, items: list[Item], queries: list[str]) -> Outcome:
-    return run_encoders(TorchEncoders(example_model()), repository, queries, items)
+    adapter = example_adapter(EncoderManifest.load(repository / "node_encoder").node_encoding)
+    return run_encoders(TorchEncoders(example_model(), adapter), repository, queries, items)
 
 
 def test_the_exported_graphs_decide_as_torch_does(

@@ -16,6 +16,7 @@ def card_page(run: RunManifest) -> str:
     last = run.history[-1]
     dev = f", {100 * last['dev']:.1f} % strict decision accuracy on a part of dev" if last["dev"] is not None else ""
     weak = f"; {counted.weak_items} of them found from answers alone" if counted.weak_items else ""
+    start = f", starting from adapter {run.started_from[:16]}" if run.started_from else ""
     left_out = len(counted.lost) + len(counted.oversized)
     return f"""# LoRA adapter for `{run.base}`, {settings.node_encoding} node encoding
 
@@ -27,11 +28,11 @@ with another base model, text template or node encoding: the export compares `ca
 ## Training
 
 {counted.instances} instances from {counted.items} gold items{weak}; {left_out} lines of `run.json` name what was left
-out. List-wise loss with scale {settings.scale:g} and gold weight {settings.gold_weight:g}, {settings.epochs} epochs in {run.steps} steps of about
-{settings.step_tokens} tokens, AdamW at {settings.learning_rate:g} with a short rise and a cosine to zero, rank
-{settings.rank}, alpha {settings.alpha:g}, dropout {settings.dropout:g}, branching {settings.branching}, seed
-{settings.seed}, {run.precision}. {run.seconds / 60:.0f} minutes on {run.machine}, {run.peak_mib} MiB at most. Last
-loss {last["loss"]:.3f}{dev}.
+out. List-wise loss with scale {settings.scale:g} and gold weight {settings.gold_weight:g}, {settings.epochs} epochs in
+{run.steps} steps of about {settings.step_tokens} tokens, AdamW at {settings.learning_rate:g} with a short rise and a
+cosine to zero, rank {settings.rank}, alpha {settings.alpha:g}, dropout {settings.dropout:g}, branching
+{settings.branching}, seed {settings.seed}, {run.precision}. {run.seconds / 60:.0f} minutes on {run.machine},
+{run.peak_mib} MiB at most{start}. Last loss {last["loss"]:.3f}{dev}.
 
 | data set | training questions |
 | --- | --- |

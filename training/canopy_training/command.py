@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from canopy_backend.errors import TrainingError
-from canopy_export.command import EXAMPLE_NAME, example_model
-from canopy_export.source import Source, read_source
+from canopy_export.example import EXAMPLE_NAME, example_model
+from canopy_export.source import Source, adapter_revision, node_encoding_of, read_source
 from canopy_training.card import CARD_PAGE, card_page
 from canopy_training.checkpoint import STATE_FILE
 from canopy_training.data import Question, read_questions
@@ -32,6 +32,9 @@ def train(
         Path | None,
         typer.Option(envvar="CANOPY_MODEL", help="sentence-transformers folder; by default all-MiniLM-L6-v2."),
     ] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Adapter folder to start from; its base and node encoding must be this run's.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Split to train on; empty for all questions.")] = "train",
     dev_split: Annotated[str, typer.Option(help="Split to check on; empty for none.")] = "dev",
     node_encoding: Annotated[str, typer.Option(help="separate or contextual.")] = _D.node_encoding,
@@ -41,6 +44,9 @@ def train(
     dropout: Annotated[float, typer.Option(help="Dropout in front of them.")] = _D.dropout,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = _D.learning_rate,
     scale: Annotated[float, typer.Option(help="Lambda of the loss.")] = _D.scale,
+    gold_weight: Annotated[
+        float, typer.Option(help="Weight of gold children in the loss; above 1 keeps more gold and more tokens.")
+    ] = _D.gold_weight,
     step_tokens: Annotated[int, typer.Option(help="Tokens of a step on one process.")] = _D.step_tokens,
     branching: Annotated[int, typer.Option(help="Most children of a node.")] = _D.branching,
     precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = _D.precision,
@@ -52,7 +58,8 @@ def train(
     """Fine-tune the node encoder on gold evidence; the result is a LoRA adapter."""
     settings = _settings(
         node_encoding=node_encoding, epochs=epochs, rank=rank, alpha=2.0 * rank if alpha is None else alpha,
-        dropout=dropout, learning_rate=learning_rate, scale=scale, step_tokens=step_tokens, branching=branching,
+        dropout=dropout, learning_rate=learning_rate, scale=scale, gold_weight=gold_weight, step_tokens=step_tokens,
+        branching=branching,
         precision=precision, check_every=check_every, dev_instances=dev_instances, seed=seed,
     )  # fmt: skip
     every = read_questions(data)
@@ -61,19 +68,22 @@ def train(
         raise TrainingError(f"no question of split {split!r} (found: {sorted({one.split for one in every})})")
     dev = _chosen(every, dev_split, limit) if dev_split and dev_split != split else []
     source = read_source(base or example_model(), name=None if base else EXAMPLE_NAME)
+    if start is not None:
+        node_encoding_of(source, start, settings.node_encoding)
+    started_from = adapter_revision(start) if start is not None else ""
     files, splits = hashes(data), (split, dev_split)
-    fingerprint = fingerprint_of(settings, source, files, splits, limit)
+    fingerprint = fingerprint_of(settings, source, files, splits, limit, started_from)
     console = Console(stderr=True)
     out.mkdir(parents=True, exist_ok=True)
     if (out / RUN_FILE).is_file() and RunManifest.load(out).fingerprint == fingerprint:
         console.print(f"{out} holds this run already")
         return
-    trained = _watched(console, source, settings, questions, dev, out, fingerprint)
+    trained = _watched(console, source, settings, questions, dev, start, out, fingerprint)
     if not trained.main:
         return
     run = run_manifest(
         trained, settings, source,
-        fingerprint=fingerprint, files=files, splits=splits, questions=questions, dev=dev,
+        fingerprint=fingerprint, files=files, splits=splits, questions=questions, dev=dev, started_from=started_from,
     )  # fmt: skip
     trained.model.save(out, source.name)
     adapter_card(source, settings).save(out)
@@ -110,6 +120,7 @@ def _watched(
     settings: TrainSettings,
     questions: list[Question],
     dev: list[Question],
+    start: Path | None,
     out: Path,
     fingerprint: str,
 ) -> Trained:
@@ -129,4 +140,6 @@ def _watched(
             description = f"loss {progress.loss:.3f}{dev_text}"
             bar.update(task, description=description, total=progress.steps, completed=progress.step)
 
-        return run_training(source, settings, questions, dev, state_folder=out, fingerprint=fingerprint, report=show)
+        return run_training(
+            source, settings, questions, dev, start=start, state_folder=out, fingerprint=fingerprint, report=show
+        )

@@ -57,6 +57,7 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
         settings: The run's settings.
         base: Name of the base model.
         base_revision: Its revision.
+        started_from: Revision of the adapter that the run started from; empty without one.
         template: Hash of the text templates.
         files: SHA-256 of each data file, by name.
         splits: The split that was trained on and the one that was checked on.
@@ -75,6 +76,7 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
     settings: TrainSettings
     base: str
     base_revision: str
+    started_from: str = ""
     template: str
     files: dict[str, str]
     splits: tuple[str, str]
@@ -107,19 +109,25 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint_of(
-    settings: TrainSettings, source: Source, files: Mapping[str, str], splits: tuple[str, str], limit: int | None
+    settings: TrainSettings,
+    source: Source,
+    files: Mapping[str, str],
+    splits: tuple[str, str],
+    limit: int | None,
+    started_from: str,
 ) -> str:
     """32 hex digits over everything that decides a run's result."""
     # How often a run is checked and saved does not decide it.
     decisive = msgspec.structs.replace(settings, check_every=1, dev_instances=0)
     values = [decisive, source.revision, source.window, TEMPLATE_HASH, sorted(files.items()), splits, limit]
+    values += [started_from] if started_from else []
     return blake2b(msgspec.json.encode(values), digest_size=16).hexdigest()
 
 
 def hashes(files: Sequence[Path]) -> dict[str, str]:
     """SHA-256 of the data files and of the items files that stand beside them, by name."""
     beside = [file.with_name(file.name.replace(".questions.", ".items.")) for file in files]
-    return {file.name: file_sha256(file) for file in {*files, *beside} if file.is_file()}
+    return {file.name: file_sha256(file) for file in sorted({*files, *beside}) if file.is_file()}
 
 
 def run_manifest(
@@ -132,6 +140,7 @@ def run_manifest(
     splits: tuple[str, str],
     questions: Sequence[Question],
     dev: Sequence[Question],
+    started_from: str = "",
 ) -> RunManifest:
     """The manifest of a run that has just ended."""
     tally = trained.tally
@@ -140,6 +149,7 @@ def run_manifest(
         settings=settings,
         base=source.name,
         base_revision=source.revision,
+        started_from=started_from,
         template=TEMPLATE_HASH,
         files=files,
         splits=splits,
@@ -199,4 +209,5 @@ def _machine() -> str:
         named = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
     except OSError:
         named = None
-    return f"{named or platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{named or platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"

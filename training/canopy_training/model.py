@@ -28,15 +28,17 @@ class NodeModel:
     Args:
         source: The base model.
         settings: Rank, scale and dropout of the matrices.
+        start: Folder of an adapter to start from; its rank must be the settings'.
 
     Attributes:
         graph: The node graph; what it is called with is what the server calls it with.
 
     Raises:
-        TrainingError: The base model has no layer that can be adapted.
+        TrainingError: The base model has no layer that can be adapted, or the adapter to start from has other
+            matrices.
     """
 
-    def __init__(self, source: Source, settings: TrainSettings) -> None:
+    def __init__(self, source: Source, settings: TrainSettings, start: Path | None = None) -> None:
         from peft import LoraConfig, get_peft_model
 
         backbone = load_backbone(str(source.path))
@@ -55,6 +57,8 @@ class NodeModel:
                 self._peft: Any = get_peft_model(backbone, config)
         except ValueError as error:
             raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error
+        if start is not None:
+            self._load(start)
         self.graph: nn.Module = NodeGraph(self._peft.get_base_model(), source.pooling).eval()
 
     def learning(self, on: bool) -> None:
@@ -90,6 +94,21 @@ class NodeModel:
         # Without the last argument peft looks the base model up on a hub.
         self._peft.save_pretrained(str(folder), safe_serialization=True, state_dict=state, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # the library's template; the run's card says what is known
+
+    def _load(self, folder: Path) -> None:
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        if not (folder / "adapter_config.json").is_file():  # peft would look for it on a hub
+            raise TrainingError(f"{folder}: no adapter here")
+        try:
+            found: Any = set_peft_model_state_dict(self._peft, load_peft_weights(str(folder), device="cpu"))
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise TrainingError(f"{folder}: does not fit this base model and rank ({error})") from error
+        missing = [name for name in found.missing_keys if "lora_" in name]
+        if missing or found.unexpected_keys:
+            raise TrainingError(
+                f"{folder}: does not fit this base model and rank ({[*missing, *found.unexpected_keys][:3]})"
+            )
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, weight) for name, weight in self.graph.named_parameters() if weight.requires_grad]

@@ -15,8 +15,8 @@ Precision = Literal["auto", "fp32", "bf16"]
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the result of a run, beside the base model and the data.
 
-    The loss scale is the paper's. Rank and learning rate are larger than its 8 and 5e-5: a small encoder has fewer
-    weights to adapt, and on 13,000 instances both raised decision accuracy on dev (docs/results/ablations.md).
+    The loss scale is the paper's. Rank and learning rate are larger than its 8 and 5e-5, as a small encoder has fewer
+    weights to adapt; docs/results/ablations.md has ranks, scales and weights side by side.
 
     Attributes:
         node_encoding: ``separate`` or ``contextual``.

@@ -77,6 +77,7 @@ def train(
     questions: Sequence[Question],
     dev: Sequence[Question],
     *,
+    start: Path | None = None,
     state_folder: Path | None = None,
     fingerprint: str = "",
     report: Callable[[Progress], None] = lambda _: None,
@@ -88,6 +89,7 @@ def train(
         settings: Everything else that decides the result.
         questions: Training questions.
         dev: Questions to check on; may be empty.
+        start: Folder of an adapter to start from; without one the matrices start at nothing.
         state_folder: Folder in which the run's state is kept and from which it goes on.
         fingerprint: Names the run; a state of another one is refused.
         report: Called after every step.
@@ -95,7 +97,7 @@ def train(
     Raises:
         TrainingError: There is nothing to learn from, or the state cannot be used.
     """
-    run = _Run(source, settings, questions, dev)
+    run = _Run(source, settings, questions, dev, start)
     run.resume(state_folder, fingerprint)
     started = time.monotonic() - run.seconds
     while run.step < run.steps:
@@ -123,7 +125,12 @@ class _Run:
     """The moving parts of one run."""
 
     def __init__(
-        self, source: Source, settings: TrainSettings, questions: Sequence[Question], dev: Sequence[Question]
+        self,
+        source: Source,
+        settings: TrainSettings,
+        questions: Sequence[Question],
+        dev: Sequence[Question],
+        start: Path | None,
     ) -> None:
         self.settings = settings
         self.precision = _precision(settings)
@@ -137,7 +144,7 @@ class _Run:
         self.queries = query_vectors(source, questions, device).to(device)
         self.dev_queries = query_vectors(source, dev, device).to(device) if dev else self.queries
         torch.manual_seed(settings.seed)
-        self.model = NodeModel(source, settings)
+        self.model = NodeModel(source, settings, start)
         self.optimizer: Any = torch.optim.AdamW(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )

@@ -59,3 +59,11 @@ def test_errors_say_what_to_change() -> None:
     assert "8001" in str(error)
     assert "CANOPY_GRPC_PORT" in str(error)
     assert code_of(error) == "FAILED_PRECONDITION"
+
+
+def test_no_adapter_is_a_word_and_any_other_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert StackSettings.from_environment({"CANOPY_ADAPTER": "none"}).adapter == Path("none")
+    assert StackSettings.from_environment({"CANOPY_ADAPTER": "own"}).adapter == tmp_path / "own"
+    assert StackSettings.from_environment({"CANOPY_MODEL": "m"}).model == tmp_path / "m"
+    assert StackSettings.from_environment({}).adapter is None

@@ -49,14 +49,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def question(seed: int) -> Question:
-    """One item of 2 to 7 sentences; the gold one names what the question asks for."""
+    """One item of 2 to 7 sentences, of which the one that says "near" is gold, which random weights do not know."""
     draw = random.Random(seed)
     asked, *others = draw.sample(NOUNS, 8)
     n = draw.randint(2, 7)
     place = draw.randrange(n)
-    sentences = [
-        f"{asked if at == place else others[at]} is {draw.choice(['near', 'far'])} {others[-1]}. " for at in range(n)
-    ]
+    sentences = [f"{others[at]} is {'near' if at == place else 'far'} {others[-1]}. " for at in range(n)]
     start = sum(map(len, sentences[:place]))
     text = "".join(sentences).rstrip()
     gold = Gold(item_id=f"t{seed}", span=(start, start + 2))

@@ -68,11 +68,16 @@ def unbroken(source: Source) -> Trained:
     return run(source)
 
 
-def test_the_loss_falls_and_decisions_turn_right(unbroken: Trained) -> None:
-    first, last = unbroken.history[0], unbroken.history[-1]
-    assert last["loss"] < 0.6 * first["loss"]
-    assert last["dev"] > first["dev"] + 0.1
-    assert last["step"] == unbroken.steps
+@pytest.fixture(scope="module")
+def untrained(source: Source) -> Trained:
+    return run(source, msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9))
+
+
+def test_the_loss_falls_and_decisions_turn_right(untrained: Trained, unbroken: Trained) -> None:
+    assert untrained.history[-1]["dev"] < 0.6
+    assert unbroken.history[-1]["dev"] > 0.95
+    assert unbroken.history[-1]["loss"] < 0.3 * untrained.history[-1]["loss"]
+    assert unbroken.history[-1]["step"] == unbroken.steps
     assert unbroken.tally.items == 80
 
 
@@ -121,3 +126,17 @@ def test_a_question_longer_than_the_window_is_named(source: Source) -> None:
     case = msgspec.structs.replace(text_question("n1 is near. n2 is far.", (0, 3)), question="n1 " * 80)
     with pytest.raises(TrainingError, match=r"question 'qx': \d+ tokens are over the 64 of tiny"):
         train(source, SETTINGS, [case], [])
+
+
+def test_a_run_starts_from_an_adapter_and_refuses_one_of_another_rank(
+    source: Source, untrained: Trained, unbroken: Trained, tmp_path: Path
+) -> None:
+    unbroken.model.save(tmp_path, "tiny")
+    short = msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9)
+    further = run(source, short, start=tmp_path)
+    assert further.history[-1]["loss"] < 0.3 * untrained.history[-1]["loss"]
+    assert further.history[-1]["dev"] == pytest.approx(unbroken.history[-1]["dev"], abs=0.03)
+    with pytest.raises(TrainingError, match="does not fit this base model and rank"):
+        run(source, msgspec.structs.replace(short, rank=4), start=tmp_path)
+    with pytest.raises(TrainingError, match="no adapter here"):
+        run(source, short, start=tmp_path / "absent")

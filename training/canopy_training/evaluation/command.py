@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import NodeEncoding
 from canopy_client.settings import Settings
-from canopy_export.command import EXAMPLE_NAME, example_model
+from canopy_export.example import EXAMPLE_NAME, example_model
 from canopy_training.data import Question, read_questions
 from canopy_training.evaluation.figures import draw
 from canopy_training.evaluation.report import REPORT_FILE, write
