@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,14 @@ from canopy_export.onnx_graph import query_rows
 MIN_COSINE: Final = 0.9999
 
 
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Without peft's warning about an attribute that transformers has renamed; nothing that a user could change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".is_gradient_checkpointing", category=FutureWarning)
+        yield
+
+
 def merge_adapter(backbone: nn.Module, adapter: Path, pooling: Pooling, vocabulary: int) -> nn.Module:
     """Merge an adapter into a backbone, which is changed, and check that the vectors stay those of the adapter.
 
@@ -26,7 +37,8 @@ def merge_adapter(backbone: nn.Module, adapter: Path, pooling: Pooling, vocabula
     from peft import PeftModel
 
     try:
-        adapted = PeftModel.from_pretrained(backbone, str(adapter), is_trainable=False).eval()
+        with quiet_peft():
+            adapted = PeftModel.from_pretrained(backbone, str(adapter), is_trainable=False).eval()
     except (ValueError, RuntimeError, KeyError) as error:
         raise ExportError(f"{adapter}: the adapter does not fit the model ({error})") from error
     inputs = tuple(query_rows(vocabulary, [24, 16, 9, 3], 24).values())

@@ -52,7 +52,6 @@ def _command(*arguments: str) -> Result:
 
 
 @pytest.mark.server
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_a_server_gives_the_scores_of_the_model_that_it_serves(data: Path, stack, evidence_url: str) -> None:
     settings = stack.settings
     base, reader = example_model(), settings.critic_model / "tokenizer.json"

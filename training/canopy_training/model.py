@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from canopy_backend.errors import TrainingError
+from canopy_export.adapter import quiet_peft
 from canopy_export.graphs import NodeGraph, load_backbone
 from canopy_export.source import Source
 from canopy_training.settings import TrainSettings
@@ -51,9 +51,7 @@ class NodeModel:
             bias="none",
         )
         try:
-            with warnings.catch_warnings():
-                # peft reads an attribute that transformers has renamed; nothing here depends on it.
-                warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            with quiet_peft():
                 self._peft: Any = get_peft_model(backbone, config)
         except ValueError as error:
             raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error

@@ -16,7 +16,7 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the result of a run, beside the base model and the data.
 
     The loss scale is the paper's. Rank and learning rate are larger than its 8 and 5e-5, as a small encoder has fewer
-    weights to adapt; docs/results/ablations.md has ranks, scales and weights side by side.
+    weights to adapt; ``python -m benchmarks.ablations`` has ranks, scales and weights side by side.
 
     Attributes:
         node_encoding: ``separate`` or ``contextual``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -193,9 +192,6 @@ def _graphs(source: Source, adapter: Path | None, device: torch.device) -> tuple
     query = QueryGraph(base, source.pooling)
     if adapter is not None:
         base = load_backbone(str(source.path))
-        with warnings.catch_warnings():
-            # Between two libraries; nothing that a user could change.
-            warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
-            base = merge_adapter(base, adapter, source.pooling, vocabulary_of(base))
+        base = merge_adapter(base, adapter, source.pooling, vocabulary_of(base))
     node = NodeGraph(base, source.pooling)
     return query.eval().to(device), node.eval().to(device)
