@@ -171,7 +171,9 @@ class _Run:
         """This process's steps of an epoch; every process gets as many."""
         every = batches(self.examples, self.settings.step_tokens, seed=self.settings.seed, epoch=epoch)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        return every[rank::world][: max(1, len(every) // world)]
+        if len(every) < world:
+            raise TrainingError(f"{len(every)} steps an epoch are too few for {world} processes; lower --step-tokens")
+        return every[rank::world][: len(every) // world]
 
     def advance(self) -> float:
         """One step; the mean loss since the last check."""
