@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -61,6 +64,23 @@ def test_the_page_s_commands_run_on_the_page_s_data(folder: Path) -> None:
     again = run(*shlex.split(COMMANDS[0]))
     assert again.exit_code == 0
     assert "holds this run already" in again.output
+
+
+def test_two_processes_share_a_run(folder: Path) -> None:
+    lines = [msgspec.json.decode(line) for line in DATA.splitlines()]
+    copies = [{**line, "id": f"{line['id']}-{copy}"} for copy in range(8) for line in lines]
+    (folder / "more.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, copies)) + b"\n")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    train = ["train", "--data", "more.jsonl", "--out", "two", "--epochs", "1", "--step-tokens", "256"]
+    done = subprocess.run(
+        [*launch, str(Path(sys.executable).with_name("canopy")), *train], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    manifest = RunManifest.load(folder / "two")
+    assert manifest.processes == 2
+    assert manifest.counted.items == 16
+    assert manifest.steps >= 2
 
 
 @pytest.mark.parametrize(
