@@ -134,7 +134,7 @@ class _Run:
     ) -> None:
         self.settings = settings
         self.precision = _precision(settings)
-        self.accelerator = _accelerator(self.precision)
+        self.accelerator = _accelerator()
         tokenizer = EncoderTokenizer(source.tokenizer, source.window)
         self.examples, self.tally = self._examples(questions, tokenizer)
         if not self.examples:
@@ -182,7 +182,7 @@ class _Run:
             group["lr"] = rate
         batch = collate([self.examples[place] for place in self.order[self.step]]).to(self.accelerator.device)
         self.model.learning(True)
-        with self.accelerator.autocast():
+        with self.cast():
             scores = node_scores(self.graph, batch, self.queries)
         weights = torch.where(batch.enters, self.settings.gold_weight, 1.0)
         loss = listwise(scores, batch.pairs, batch.owner, batch.n_instances, self.settings.scale, weights).mean()
@@ -195,6 +195,10 @@ class _Run:
         self.step += 1
         self.recent.append(loss.item())
         return sum(self.recent) / len(self.recent)
+
+    def cast(self) -> torch.autocast:
+        """The arithmetic of a forward pass."""
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def check(self) -> None:
         """Score the dev examples and note how the run stands."""
@@ -209,7 +213,7 @@ class _Run:
         right: list[Tensor] = []
         for step in batches(self.dev_examples, self.settings.step_tokens, seed=0, epoch=0):
             batch = collate([self.dev_examples[place] for place in step]).to(self.accelerator.device)
-            with torch.no_grad(), self.accelerator.autocast():
+            with torch.no_grad(), self.cast():
                 right.append(decided(batch, node_scores(self.graph, batch, self.dev_queries)))
         return float(torch.cat(right).float().mean())
 
@@ -253,10 +257,11 @@ def _precision(settings: TrainSettings) -> str:
     return "bf16" if fast and is_bf16_available() else "fp32"
 
 
-def _accelerator(precision: str) -> Any:
+def _accelerator() -> Any:
     from accelerate import Accelerator
 
-    return Accelerator(mixed_precision="no" if precision == "fp32" else precision, cpu=not torch.cuda.is_available())
+    # Its own precision is a setting of the whole process; the forward pass casts by itself. bfloat16 needs no scaler.
+    return Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
 
 
 def _sample(examples: list[Example], n_instances: int) -> list[Example]:

@@ -117,6 +117,13 @@ def test_the_state_of_another_run_or_a_damaged_one_is_refused(source: Source, tm
         run(source, short, state_folder=tmp_path, fingerprint="a")
 
 
+def test_runs_of_two_precisions_share_a_process(source: Source, untrained: Trained) -> None:
+    half = run(source, msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9, precision="bf16"))
+    assert (half.precision, untrained.precision) == ("bf16", "fp32")
+    assert half.history[-1]["loss"] != untrained.history[-1]["loss"]
+    assert half.history[-1]["loss"] == pytest.approx(untrained.history[-1]["loss"], rel=0.02)
+
+
 def test_nothing_to_learn_is_an_error(source: Source) -> None:
     with pytest.raises(TrainingError, match=r"no decision to learn from.*1 gold items have one fragment"):
         train(source, SETTINGS, [text_question("n1 is near.", (0, 3))], [])
