@@ -18,8 +18,7 @@ from canopy_backend.manifest import AdapterCard, NodeEncoding
 from canopy_client.settings import Settings
 from canopy_export.example import EXAMPLE_NAME, example_model
 from canopy_export.source import adapter_revision
-from canopy_training.data import Question, read_questions
-from canopy_training.evaluation.command import first_of_each
+from canopy_training.data import Question, first_of_each, read_questions
 from canopy_training.evaluation.scoring import ScoredQuestion
 from canopy_training.manifest import hashes
 

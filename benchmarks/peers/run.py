@@ -19,9 +19,8 @@ from canopy_backend.manifest import file_sha256
 from canopy_backend.tokenization import TokenCounter
 from canopy_client.settings import Settings
 from canopy_export.example import EXAMPLE_NAME, example_model
-from canopy_training.data import Question, read_questions
+from canopy_training.data import Question, first_of_each, read_questions
 from canopy_training.evaluation.bootstrap import RESAMPLES
-from canopy_training.evaluation.command import first_of_each
 from canopy_training.evaluation.local import LocalSource, Setup, settle
 from canopy_training.evaluation.scoring import ScoredQuestion, locate_all, score_questions, shared, unique_items
 

@@ -16,7 +16,7 @@ from canopy_export.example import EXAMPLE_NAME, example_model
 from canopy_export.source import Source, adapter_revision, node_encoding_of, read_source
 from canopy_training.card import CARD_PAGE, card_page
 from canopy_training.checkpoint import STATE_FILE
-from canopy_training.data import Question, read_questions
+from canopy_training.data import Question, first_of_each, read_questions
 from canopy_training.manifest import RUN_FILE, RunManifest, adapter_card, fingerprint_of, hashes, run_manifest
 from canopy_training.settings import TrainSettings
 from canopy_training.train import Progress, Trained
@@ -63,10 +63,11 @@ def train(
         precision=precision, check_every=check_every, dev_instances=dev_instances, seed=seed,
     )  # fmt: skip
     every = read_questions(data)
-    questions = _chosen(every, split, limit)
+    questions = first_of_each([one for one in every if split in ("", one.split)], limit)
     if not questions:
         raise TrainingError(f"no question of split {split!r} (found: {sorted({one.split for one in every})})")
-    dev = _chosen(every, dev_split, limit) if dev_split and dev_split != split else []
+    held_out = dev_split if dev_split != split else ""
+    dev = first_of_each([one for one in every if held_out and one.split == held_out], limit)
     source = read_source(base or example_model(), name=None if base else EXAMPLE_NAME)
     if start is not None:
         node_encoding_of(source, start, settings.node_encoding)
@@ -101,17 +102,6 @@ def _settings(**values: Any) -> TrainSettings:
     except msgspec.ValidationError as error:
         reason, _, field = str(error).partition(" - at `$.")
         raise TrainingError(f"--{field.rstrip('`').replace('_', '-')}: {reason}") from None
-
-
-def _chosen(questions: list[Question], split: str, limit: int | None) -> list[Question]:
-    taken: dict[str, int] = {}
-    chosen = []
-    for question in questions:
-        if split in ("", question.split):
-            taken[question.dataset] = taken.get(question.dataset, 0) + 1
-            if limit is None or taken[question.dataset] <= limit:
-                chosen.append(question)
-    return chosen
 
 
 def _watched(

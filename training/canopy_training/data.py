@@ -113,6 +113,17 @@ def read_questions(files: Sequence[Path], split: str | None = None) -> list[Ques
     return chosen
 
 
+def first_of_each(questions: Sequence[Question], limit: int | None) -> list[Question]:
+    """The first questions of each data set, in order; all of them without a limit."""
+    taken: dict[str, int] = {}
+    chosen = []
+    for question in questions:
+        taken[question.dataset] = taken.get(question.dataset, 0) + 1
+        if limit is None or taken[question.dataset] <= limit:
+            chosen.append(question)
+    return chosen
+
+
 def _read_file(file: Path) -> Iterator[Question]:
     match = _QUESTIONS.search(file.name)
     pool: Mapping[str, Item] = {}

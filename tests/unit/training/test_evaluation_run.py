@@ -8,7 +8,7 @@ import pytest
 from evaluation_toys import ToySource, asked, passage, scored, toy_questions
 
 from canopy_backend.errors import TrainingError
-from canopy_training.evaluation.command import first_of_each
+from canopy_training.data import first_of_each
 from canopy_training.evaluation.figures import draw
 from canopy_training.evaluation.metrics import count
 from canopy_training.evaluation.report import REPORT_FILE, Report

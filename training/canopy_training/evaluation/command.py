@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,7 +17,7 @@ from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import NodeEncoding
 from canopy_client.settings import Settings
 from canopy_export.example import EXAMPLE_NAME, example_model
-from canopy_training.data import Question, read_questions
+from canopy_training.data import first_of_each, read_questions
 from canopy_training.evaluation.figures import draw
 from canopy_training.evaluation.report import REPORT_FILE, write
 from canopy_training.evaluation.run import Watch, run_evaluation
@@ -83,17 +83,6 @@ def evaluate(
         typer.echo((out / REPORT_FILE).read_text(encoding="utf-8"))
     else:
         Console(soft_wrap=True).print(page, markup=False, highlight=False)
-
-
-def first_of_each(questions: Sequence[Question], limit: int | None) -> list[Question]:
-    """The first questions of each data set, in order; all of them without a limit."""
-    taken: dict[str, int] = {}
-    chosen = []
-    for question in questions:
-        taken[question.dataset] = taken.get(question.dataset, 0) + 1
-        if limit is None or taken[question.dataset] <= limit:
-            chosen.append(question)
-    return chosen
 
 
 def _sources(
