@@ -14,11 +14,15 @@ from urllib.parse import urlsplit
 
 from canopy_backend.errors import DeadlineExceeded, InvalidRequest, RetrievalError
 from canopy_milvus.driver import MilvusClient, MilvusException
-from canopy_milvus.failures import NOT_LOADED, translate
+from canopy_milvus.failures import NOT_LOADED, is_away, translate
 from canopy_milvus.profile import detect
 
 #: Calls of one connection that may be under way at once.
 _WORKERS: Final = 16
+
+#: Pauses between two tries of a call to a server that is away, in seconds.
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
 
 #: Calls that change a Milvus Lite folder. Lite loses or breaks its own files when two of them run at once.
 _CHANGES: Final = frozenset(
@@ -102,20 +106,19 @@ class Connection:
         function = getattr(self._client, method)
         if self._folder is not None and method in _CHANGES:
             function = _one_at_a_time(function)
-        if collection is None:
-            return self._submit(lambda timeout: function(timeout=timeout, **arguments), method, until)
+        names = () if collection is None else (collection,)
 
         def work(timeout: float) -> Any:
             try:
-                return function(collection, timeout=timeout, **arguments)
+                return function(*names, timeout=timeout, **arguments)
             except MilvusException as error:
                 # A server that was restarted answers before it has its collections in memory again.
-                if error.code not in NOT_LOADED:
+                if collection is None or error.code not in NOT_LOADED:
                     raise
             self._client.load_collection(collection, timeout=_left(until))
             return function(collection, timeout=_left(until), **arguments)
 
-        return self._submit(work, f"{method} {collection!r}", until)
+        return self._submit(_until_it_is_back(work, until), " ".join([method, *map(repr, names)]), until)
 
     def run(self, work: Callable[[float], Any], *, action: str, until: float) -> Any:
         """Run ``work(timeout_s)`` in a worker and wait for it until ``until`` at most."""
@@ -157,6 +160,28 @@ def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arguments, **options)
 
     return locked
+
+
+def _until_it_is_back(work: Callable[[float], Any], until: float) -> Callable[[float], Any]:
+    """``work`` that is begun again while the server is away; every call of this package may be repeated.
+
+    The driver retries too, but gives up the moment that its new connection is refused, so that a server which is just
+    starting would fail a call with most of its time left.
+    """
+
+    def patient(timeout: float) -> Any:
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return work(timeout)
+            except Exception as error:
+                if not is_away(error) or until - time.monotonic() < 2 * pause:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            timeout = _left(until)
+
+    return patient
 
 
 def _left(until: float) -> float:

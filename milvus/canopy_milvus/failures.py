@@ -46,6 +46,14 @@ def translate(error: BaseException, *, action: str, address: str) -> CanopyError
     return RetrievalError(f"{where}: {reason}")
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether no server answered, so that the same call may succeed once one is back."""
+    status = _status(error)
+    if status is not None:
+        return status is grpc.StatusCode.UNAVAILABLE
+    return isinstance(error, MilvusException) and error.code == SERVICE_UNAVAILABLE
+
+
 def _from_status(status: grpc.StatusCode, where: str, reason: str) -> CanopyError:
     if status is grpc.StatusCode.UNAVAILABLE:
         return ServerUnavailable(f"{where}: Milvus does not answer ({reason})")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -129,8 +130,10 @@ def test_a_dead_server_is_told_in_time_and_found_again(tmp_path: Path) -> None:
             with pytest.raises(ServerUnavailable):
                 corpus.upsert(rows, deadline_s=5)
             assert time.monotonic() - started < 10
-            server.start()
-            assert ids(corpus.search(rows[0].embedding, 5, read_your_writes=True, deadline_s=120))[0] == "p0"
+            with ThreadPoolExecutor(1) as pool:  # begun while nothing answers: the deadline covers the restart
+                early = pool.submit(corpus.search, rows[0].embedding, 5, read_your_writes=True, deadline_s=120)
+                server.start()
+                assert ids(early.result())[0] == "p0"
             assert corpus.count() == 5
     finally:
         server.kill()
