@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from canopy_backend.errors import ExportError
@@ -18,6 +19,8 @@ from canopy_export.onnx_graph import query_rows
 
 #: Smallest cosine between a vector with the adapter switched on and with it merged.
 MIN_COSINE: Final = 0.9999
+#: What ``peft`` raises for an adapter that is damaged or made for another model.
+UNREADABLE: Final = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def merge_adapter(backbone: nn.Module, adapter: Path, pooling: Pooling, vocabula
     try:
         with quiet_peft():
             adapted = PeftModel.from_pretrained(backbone, str(adapter), is_trainable=False).eval()
-    except (ValueError, RuntimeError, KeyError) as error:
+    except UNREADABLE as error:
         raise ExportError(f"{adapter}: the adapter does not fit the model ({error})") from error
     inputs = tuple(query_rows(vocabulary, [24, 16, 9, 3], 24).values())
     with torch.inference_mode():

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from canopy_backend.manifest import AdapterCard, EncoderManifest
 from canopy_client.cli.app import build
 from canopy_export.example import EXAMPLE_NAME, example_adapter, example_model
+from canopy_training.blend import Blend
 from canopy_training.evaluation.report import Report
 from canopy_training.manifest import RunManifest
 
@@ -39,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.docs
 def test_the_page_s_commands_run_on_the_page_s_data(folder: Path) -> None:
-    assert [command.split()[0] for command in COMMANDS] == ["train", "evaluate", "export"]
+    assert [command.split()[0] for command in COMMANDS] == ["train", "blend", "evaluate", "export"]
     for command in COMMANDS:
         done = run(*shlex.split(command))
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception}"
@@ -51,6 +52,10 @@ def test_the_page_s_commands_run_on_the_page_s_data(folder: Path) -> None:
     assert (card.base, card.node_encoding) == (EXAMPLE_NAME, "contextual")
     assert "contextual node encoding" in (folder / "adapter" / "README.md").read_text(encoding="utf-8")
     assert not (folder / "adapter" / "state.pt").exists()
+
+    milder = Blend.load(folder / "milder")
+    assert [(part.weight, part.run) for part in milder.parts] == [(0.75, manifest)]
+    assert AdapterCard.load(folder / "milder") == card
 
     report = Report.load(folder / "results")
     assert [system.card.name for system in report.systems] == ["frozen", "tuned"]

@@ -43,6 +43,7 @@ def train(
     alpha: Annotated[float | None, typer.Option(help="Their scale; by default twice the rank.")] = None,
     dropout: Annotated[float, typer.Option(help="Dropout in front of them.")] = _D.dropout,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = _D.learning_rate,
+    weight_decay: Annotated[float, typer.Option(help="Of AdamW.")] = _D.weight_decay,
     scale: Annotated[float, typer.Option(help="Lambda of the loss.")] = _D.scale,
     gold_weight: Annotated[
         float, typer.Option(help="Weight of gold children in the loss; above 1 keeps more gold and more tokens.")
@@ -58,8 +59,8 @@ def train(
     """Fine-tune the node encoder on gold evidence; the result is a LoRA adapter."""
     settings = _settings(
         node_encoding=node_encoding, epochs=epochs, rank=rank, alpha=2.0 * rank if alpha is None else alpha,
-        dropout=dropout, learning_rate=learning_rate, scale=scale, gold_weight=gold_weight, step_tokens=step_tokens,
-        branching=branching,
+        dropout=dropout, learning_rate=learning_rate, weight_decay=weight_decay, scale=scale,
+        gold_weight=gold_weight, step_tokens=step_tokens, branching=branching,
         precision=precision, check_every=check_every, dev_instances=dev_instances, seed=seed,
     )  # fmt: skip
     every = read_questions(data)

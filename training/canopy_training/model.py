@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from canopy_backend.errors import TrainingError
-from canopy_export.adapter import quiet_peft
+from canopy_export.adapter import UNREADABLE, quiet_peft
 from canopy_export.graphs import NodeGraph, load_backbone
 from canopy_export.source import Source
 from canopy_training.settings import TrainSettings
@@ -56,7 +58,7 @@ class NodeModel:
         except ValueError as error:
             raise TrainingError(f"{source.name}: LoRA finds no layer to adapt ({error})") from error
         if start is not None:
-            self._load(start)
+            self._load(start, settings)
         self.graph: nn.Module = NodeGraph(self._peft.get_base_model(), source.pooling).eval()
 
     def learning(self, on: bool) -> None:
@@ -87,20 +89,22 @@ class NodeModel:
 
         In half precision: it halves the file, and moves scores by less than the vectors' own float16.
         """
-        self._peft.peft_config["default"].base_model_name_or_path = name
-        state = {key: weight.half() for key, weight in self._peft.state_dict().items() if "lora_" in key}
-        # Without the last argument peft looks the base model up on a hub.
-        self._peft.save_pretrained(str(folder), safe_serialization=True, state_dict=state, save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # the library's template; the run's card says what is known
+        save_adapter(self._peft, folder, name)
 
-    def _load(self, folder: Path) -> None:
-        from peft import load_peft_weights, set_peft_model_state_dict
+    def _load(self, folder: Path, settings: TrainSettings) -> None:
+        from peft import LoraConfig, load_peft_weights, set_peft_model_state_dict
 
         if not (folder / "adapter_config.json").is_file():  # peft would look for it on a hub
             raise TrainingError(f"{folder}: no adapter here")
+        stored = LoraConfig.from_pretrained(str(folder))
+        if (stored.r, stored.lora_alpha) != (settings.rank, settings.alpha):
+            raise TrainingError(
+                f"{folder}: rank {stored.r} and alpha {stored.lora_alpha:g}, not {settings.rank} and "
+                f"{settings.alpha:g}; start from it with --rank {stored.r} --alpha {stored.lora_alpha:g}"
+            )
         try:
             found: Any = set_peft_model_state_dict(self._peft, load_peft_weights(str(folder), device="cpu"))
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except UNREADABLE as error:
             raise TrainingError(f"{folder}: does not fit this base model and rank ({error})") from error
         missing = [name for name in found.missing_keys if "lora_" in name]
         if missing or found.unexpected_keys:
@@ -110,3 +114,19 @@ class NodeModel:
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, weight) for name, weight in self.graph.named_parameters() if weight.requires_grad]
+
+
+def save_adapter(model: Any, folder: Path, base: str, adapter: str = "default") -> None:
+    """Write one adapter of a ``peft`` model into a folder, in half precision, with its base model's name."""
+    model.peft_config[adapter].base_model_name_or_path = base
+    state = {key: weight.half() for key, weight in model.state_dict().items() if "lora_" in key}
+    with tempfile.TemporaryDirectory() as made:
+        # Without the last argument peft looks the base model up on a hub.
+        model.save_pretrained(
+            made, safe_serialization=True, state_dict=state, selected_adapters=[adapter], save_embedding_layers=False
+        )
+        # It puts every adapter but the first into a folder of its own, and adds a card that is a template.
+        files = Path(made, adapter) if adapter != "default" else Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copyfile(files / name, folder / name)

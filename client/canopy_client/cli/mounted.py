@@ -24,6 +24,9 @@ MOUNTED: Final = {
     "status": Mounted("canopy_local.command", "Show whether the local stack works.", "dev"),
     "down": Mounted("canopy_local.command", "Stop the local stack.", "dev"),
     "train": Mounted("canopy_training.command", "Fine-tune the node encoder on gold evidence.", "training"),
+    "blend": Mounted(
+        "canopy_training.blend", "Blend trained adapters, or pull one back toward the base model.", "training"
+    ),
     "evaluate": Mounted(
         "canopy_training.evaluation.command", "Measure a node encoder on annotated questions.", "training"
     ),

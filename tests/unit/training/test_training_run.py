@@ -143,7 +143,9 @@ def test_a_run_starts_from_an_adapter_and_refuses_one_of_another_rank(
     further = run(source, short, start=tmp_path)
     assert further.history[-1]["loss"] < 0.3 * untrained.history[-1]["loss"]
     assert further.history[-1]["dev"] == pytest.approx(unbroken.history[-1]["dev"], abs=0.03)
-    with pytest.raises(TrainingError, match="does not fit this base model and rank"):
+    with pytest.raises(TrainingError, match="start from it with --rank 8 --alpha 16"):
         run(source, msgspec.structs.replace(short, rank=4), start=tmp_path)
+    with pytest.raises(TrainingError, match="alpha 16, not 8 and 8"):  # would start at half its strength
+        run(source, msgspec.structs.replace(short, alpha=8), start=tmp_path)
     with pytest.raises(TrainingError, match="no adapter here"):
         run(source, short, start=tmp_path / "absent")
