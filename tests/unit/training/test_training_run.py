@@ -20,7 +20,7 @@ from canopy_training.settings import TrainSettings
 from canopy_training.train import Progress, Trained, train
 
 SETTINGS = TrainSettings(
-    rank=8, alpha=16, learning_rate=5e-3, epochs=10, step_tokens=1024, check_every=12, precision="fp32", seed=3,
+    rank=8, alpha=16, learning_rate=1e-2, epochs=4, step_tokens=1024, check_every=12, precision="fp32", seed=3,
     dropout=0.05,
 )  # fmt: skip
 
