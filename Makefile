@@ -69,6 +69,7 @@ peers: $(PEERS)/.installed ## Create the environment of benchmarks.peers (1.7 GB
 
 schema: $(STAMP) ## Write the published JSON schemas again
 	$(BIN)/python -m canopy_backend.schema docs/schema
+	$(BIN)/python -m canopy_client.schema docs/schema
 
 lock: $(STAMP) ## Write the client lock file from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/locks/client.txt

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from canopy_backend.evidence import Evidence
+from canopy_backend.items import Item
 from canopy_client.critic import Verdict
 
 Stop = Literal[
@@ -59,6 +60,19 @@ class Round(msgspec.Struct, kw_only=True):
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
 
 
+class Original(msgspec.Struct, frozen=True, kw_only=True):
+    """The item that an evidence was made of, so that what was dropped can be shown beside what was kept.
+
+    Attributes:
+        item: As it was stored, without its tree.
+        edges: Where its fragments meet, one more than there are fragments, in the evidence's ``unit``: fragment ``i``
+            is ``[edges[i], edges[i + 1])``.
+    """
+
+    item: Item
+    edges: list[int]
+
+
 class Cited(msgspec.Struct, kw_only=True):
     """Evidence under the number that the answer cites it by.
 
@@ -68,6 +82,7 @@ class Cited(msgspec.Struct, kw_only=True):
         regions_shown: How many of its regions, from the first, the reader saw; fewer than all when over its budget.
         cited: Whether the answer names the number.
         evidence: The evidence.
+        original: What it was made of, where a trace was asked for.
     """
 
     number: int
@@ -75,6 +90,7 @@ class Cited(msgspec.Struct, kw_only=True):
     regions_shown: int
     cited: bool = False
     evidence: Evidence
+    original: Original | msgspec.UnsetType = msgspec.UNSET
 
 
 class Answer(msgspec.Struct, kw_only=True):

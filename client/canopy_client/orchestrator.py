@@ -27,6 +27,7 @@ from canopy_client.events import Answered, Compressed, Event, Judged, Retrieved,
 from canopy_client.jobs import require_text
 from canopy_client.llm.base import Completion, LanguageModel, Message
 from canopy_client.retrieval import Retriever
+from canopy_client.trace import original
 from canopy_milvus import Hit
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class LoopOptions:
         k: Items retrieved a round, or a round and corpus where the router runs.
         max_rounds: Most rounds.
         routed: Ask a router which modalities to search.
-        trace: Keep every visited node in the evidence.
+        trace: Keep every visited node in the evidence, and the items beside it.
         critic_tokens: Most tokens of a verdict.
         reader_tokens: Most tokens of the answer.
     """
@@ -108,6 +109,7 @@ class _Run:
     deadline: Deadline
     searching: Deadline
     started: float = field(default_factory=time.monotonic)
+    items: list[Item] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     round_of: list[int] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
@@ -256,6 +258,7 @@ class Orchestrator:
                 deadline_s=run.searching.timeout_s("compress"),
             )
             evidence = await _within(call, run.searching, "compress")
+        run.items.extend(items)
         run.evidence.extend(evidence)
         run.round_of.extend([current.number] * len(evidence))
         return evidence
@@ -284,11 +287,15 @@ class Orchestrator:
             run.stop = "deadline"
             text = next((one.verdict.answer for one in reversed(run.rounds) if one.verdict), "")
         now = time.monotonic()
+        cited = prompt.cited(run.evidence, run.round_of, text)
+        if self._options.trace:
+            for one, item in zip(cited, run.items, strict=True):
+                one.original = original(item, one.evidence)
         return Answer(
             question=run.question,
             text=text,
             stop=run.stop,
-            evidence=prompt.cited(run.evidence, run.round_of, text),
+            evidence=cited,
             rounds=run.rounds,
             llm_calls=dict(run.calls),
             tables_whole=run.tables_whole,

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from canopy_backend.errors import InvalidRequest
-from canopy_client.answer import Answer
+from canopy_backend.errors import InvalidItem, InvalidRequest
+from canopy_backend.evidence import Evidence
+from canopy_backend.fragments import fragment
+from canopy_backend.items import Item
+from canopy_client.answer import Answer, Original
 from canopy_client.prompts import PROMPTS_VERSION
 
-FORMAT: Final = 1
+#: Version of the form. 2 added the items, without which what was dropped could not be shown.
+FORMAT: Final = 2
+
+#: Largest trace that is read, in bytes: some thousand items of a page each.
+MAX_BYTES: Final = 32 * 1024 * 1024
+
+_T = TypeVar("_T")
 
 
 class TraceFile(msgspec.Struct, kw_only=True):
@@ -25,7 +34,7 @@ class TraceFile(msgspec.Struct, kw_only=True):
         model: The language model.
         prompts: Version of the prompts.
         settings: Settings by name, secrets masked.
-        answers: One a question; evidence carries its visited nodes where a trace was asked for.
+        answers: One a question; evidence carries its visited nodes and its item where a trace was asked for.
     """
 
     format: int = FORMAT
@@ -34,6 +43,36 @@ class TraceFile(msgspec.Struct, kw_only=True):
     prompts: str = PROMPTS_VERSION
     settings: dict[str, str]
     answers: list[Answer]
+
+
+class _Head(msgspec.Struct):
+    """What has to be right before anything else of a file means something."""
+
+    format: int
+
+
+def original(item: Item, evidence: Evidence) -> Original | msgspec.UnsetType:
+    """What an evidence was made of, for its trace.
+
+    Args:
+        item: The item as it was sent.
+        evidence: What came back for it.
+
+    Returns:
+        The item and where its fragments meet; unset where fragments cut here are not those that the server used, as
+        after an update of one side only.
+    """
+    try:
+        spans = fragment(item).spans
+    except InvalidItem:
+        return msgspec.UNSET
+    edges = [int(spans[0, 0]), *spans[:, 1].tolist()]
+    regions = evidence.regions
+    same = len(spans) == evidence.fragments and all(
+        0 <= one.first < one.last <= len(spans) and (one.start, one.end) == (edges[one.first], edges[one.last])
+        for one in regions
+    )
+    return Original(item=msgspec.structs.replace(item, tree=None), edges=edges) if same else msgspec.UNSET
 
 
 def write(folder: Path, answers: list[Answer], *, model: str, settings: dict[str, str]) -> Path:
@@ -53,12 +92,45 @@ def read(path: Path) -> TraceFile:
     """Read a trace file.
 
     Raises:
-        InvalidRequest: It cannot be read, or is of another form.
+        InvalidRequest: It cannot be read, is not whole, is larger than :data:`MAX_BYTES`, or is of another form; names
+            the field.
     """
+    name = f"trace {str(path)!r}"
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=TraceFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"trace {str(path)!r}: {error}") from None
-    if content.format != FORMAT:
-        raise InvalidRequest(f"trace {str(path)!r}: has format {content.format}, this version reads {FORMAT}")
-    return content
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise InvalidRequest(f"{name}: {size} bytes, and at most {MAX_BYTES} are read")
+        payload = path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{name}: {error.strerror or error}") from None
+    form = _decoded(payload, _Head, name).format
+    if form != FORMAT:
+        advice = "ask again with --trace" if form < FORMAT else "use a newer canopy"
+        raise InvalidRequest(f"{name}, field 'format': {form}, this version reads {FORMAT}: {advice}")
+    return _decoded(payload, TraceFile, name)
+
+
+def trace_schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of a trace file."""
+    (schema,), components = msgspec.json.schema_components([TraceFile], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "CANOPY trace",
+        **schema,
+        "$defs": components,
+    }
+
+
+def _decoded(payload: bytes, form: type[_T], name: str) -> _T:
+    """Parse, or say which field is wrong."""
+    try:
+        return msgspec.json.decode(payload, type=form)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$")
+        missing = re.search(r"required field `(\w+)`", reason)
+        field = ".".join(part for part in (place.rstrip("`").lstrip("."), missing[1] if missing else "") if part)
+        raise InvalidRequest(f"{name}{f', field {field!r}' if field else ''}: {reason}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{name}: not a whole JSON file: {error}") from None
+    except RecursionError:
+        raise InvalidRequest(f"{name}: nested too deeply") from None
