@@ -24,7 +24,7 @@ from canopy_export.example import EXAMPLE_NAME, example_model
 from canopy_export.graphs import load_backbone
 from canopy_export.source import Source, adapter_revision, node_encoding_of, read_source
 from canopy_training.card import CARD_PAGE, blend_page
-from canopy_training.manifest import RUN_FILE, RunManifest
+from canopy_training.manifest import RUN_FILE, RunManifest, read_record, write_record
 from canopy_training.model import save_adapter
 
 BLEND_FILE: Final = "blend.json"
@@ -57,11 +57,7 @@ class Blend(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             TrainingError: It is missing or is not such a file.
         """
-        file = folder / BLEND_FILE
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise TrainingError(f"{file}: {error}") from None
+        return read_record(folder / BLEND_FILE, cls)
 
 
 def blend_adapters(source: Source, adapters: Sequence[tuple[Path, float]], out: Path) -> Blend:
@@ -90,7 +86,7 @@ def blend_adapters(source: Source, adapters: Sequence[tuple[Path, float]], out: 
     cards[0].save(out)
     blend = Blend(parts=parts)
     (out / CARD_PAGE).write_text(blend_page(cards[0], [(part.weight, part.run) for part in parts]), encoding="utf-8")
-    (out / BLEND_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(blend), indent=2) + b"\n")
+    write_record(out / BLEND_FILE, blend)
     return blend
 
 

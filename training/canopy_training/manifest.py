@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import torch
@@ -20,6 +20,8 @@ from canopy_export.source import Source
 from canopy_training.data import Question
 from canopy_training.settings import TrainSettings
 from canopy_training.train import Trained
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 RUN_FILE: Final = "run.json"
 _PACKAGES: Final = ("accelerate", "canopy-triton", "numpy", "peft", "sentencex", "tokenizers", "torch", "transformers")
@@ -97,15 +99,28 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             TrainingError: It is missing or is not a manifest.
         """
-        file = folder / RUN_FILE
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise TrainingError(f"{file}: {error}") from None
+        return read_record(folder / RUN_FILE, cls)
 
     def save(self, folder: Path) -> None:
         """Write it into a run's folder."""
-        (folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        write_record(folder / RUN_FILE, self)
+
+
+def read_record(file: Path, kind: type[Record]) -> Record:
+    """Read a JSON file that :func:`write_record` wrote.
+
+    Raises:
+        TrainingError: It is missing or is not one.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TrainingError(f"{file}: {error}") from None
+
+
+def write_record(file: Path, record: msgspec.Struct) -> None:
+    """Write a record as indented JSON."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
 def fingerprint_of(
