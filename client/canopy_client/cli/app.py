@@ -10,7 +10,7 @@ import typer.core
 from rich.console import Console
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, EncoderMismatch, LimitExceeded, ServerUnavailable
-from canopy_client.cli import commands, demo
+from canopy_client.cli import commands, demo, view
 from canopy_client.cli.mounted import mount
 
 _HINTS: tuple[tuple[type[CanopyError], str], ...] = (
@@ -67,6 +67,7 @@ def build() -> typer.Typer:
     app.command("ask")(commands.ask)
     app.command("compress")(commands.compress)
     app.command("demo")(demo.demo)
+    app.command("view")(view.view)
     app.command("config")(commands.config)
     mount(app)
     return app

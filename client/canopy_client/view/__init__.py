@@ -1,1 +1,5 @@
 """The page that shows a trace: one HTML file that asks nothing of a network."""
+
+from canopy_client.view.page import page
+
+__all__ = ["page"]
