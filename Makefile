@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .canopy/venvs/peers
+INFINITY := .canopy/venvs/infinity
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -54,18 +55,23 @@ format: $(STAMP) ## Format and fix what Ruff can
 types: $(STAMP) ## mypy --strict on every package
 	$(BIN)/mypy
 
-bench: $(STAMP) ## Throughput, latency and memory of the local stack
-	$(BIN)/python -m benchmarks.run
+bench: $(STAMP) peers ## Write docs/results/performance.md: the served method beside its peers (half an hour)
+	$(BIN)/python -m benchmarks.run --write
 
-bench-quick: $(STAMP) ## The same with short runs
-	$(BIN)/python -m benchmarks.run --quick
+bench-quick: $(STAMP) peers ## The same with short runs (under five minutes)
+	$(BIN)/python -m benchmarks.run --quick --write
 
 $(PEERS)/.installed: benchmarks/peers/requirements.txt benchmarks/peers/lock.txt
 	$(PYTHON) -m venv --clear $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
-peers: $(PEERS)/.installed ## Create the environment of benchmarks.peers (1.7 GB)
+$(INFINITY)/.installed: benchmarks/peers/infinity.txt benchmarks/peers/infinity-lock.txt
+	$(PYTHON) -m venv --clear $(INFINITY)
+	$(INFINITY)/bin/python -m pip install --quiet --requirement benchmarks/peers/infinity.txt
+	@touch $@
+
+peers: $(PEERS)/.installed $(INFINITY)/.installed ## Create the environments of benchmarks.peers (1.7 and 1.4 GB)
 
 schema: $(STAMP) ## Write the published JSON schemas again
 	$(BIN)/python -m canopy_backend.schema docs/schema

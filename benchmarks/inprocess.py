@@ -1,99 +1,79 @@
-"""The same encoders without a server: ONNX Runtime in this process, on the tokens that the server would encode."""
+"""Parts without a server: packing, and refinement beside a bare matrix-vector product."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
-import onnxruntime as ort
 
-from canopy_backend.encoding import plan_nodes
-from canopy_backend.fragments import fragment
+from benchmarks import workload
+from benchmarks.encoder import Repository
+from benchmarks.timing import median_ms
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Item
-from canopy_backend.manifest import EncoderManifest
-from canopy_backend.packing import longest, pack, row_width
-from canopy_backend.templates import query_text
-from canopy_backend.tokenization import EncoderTokenizer, pad
+from canopy_backend.refinement import refine, score
 
 
-@dataclass(frozen=True)
-class InProcess:
-    """Medians in milliseconds of one call, and how many tokens it computes.
+class Padding(msgspec.Struct, frozen=True):
+    """Tokens of cold requests of ten items.
 
     Attributes:
-        packed_ms: All sequences of the items in packed rows, as the server encodes them.
-        padded_ms: The same sequences in one padded batch, as a library would.
-        query_ms: One query.
-        real_tokens: Tokens of the sequences.
-        packed_tokens: Tokens computed in packed rows, padding included.
-        padded_tokens: Tokens computed in the padded batch.
+        real: Tokens of the texts.
+        computed: Tokens computed in packed rows, padding included.
     """
 
-    packed_ms: float
-    padded_ms: float
-    query_ms: float
-    real_tokens: int
-    packed_tokens: int
-    padded_tokens: int
+    real: int
+    computed: int
 
 
-def measure(repository: Path, items: list[Item], query: str, *, threads: int, repeats: int) -> InProcess:
-    """Time the exported encoders on the nodes of ``items``.
+class Refining(msgspec.Struct, frozen=True):
+    """Times of one item's refinement, in microseconds.
 
-    Args:
-        repository: Model repository with exported encoders.
-        items: Cold items.
-        query: A query.
-        threads: Threads of a call.
-        repeats: Calls of which the median is taken, after one that does not count.
+    Attributes:
+        fragments: Fragments of the item.
+        branching: Most children of a node.
+        depth: Levels below the root.
+        refine_us: Scores and walk.
+        walk_us: The walk alone.
+        product_us: numpy's matrix-vector product of the same vectors in float32.
+        half_us: The same in float16, which is how they are stored.
     """
-    manifest = EncoderManifest.load(repository / "node_encoder" / "manifest.json")
-    tokenizer = EncoderTokenizer(repository / "node_encoder" / "tokenizer.json", manifest.window)
-    sequences: list[list[int]] = []
-    layouts: list[list[int]] = []
-    for item in items:
-        fragments = fragment(item)
-        plan = plan_nodes(item, fragments, balanced(len(fragments)), tokenizer, manifest.node_encoding)
-        sequences += plan.sequences
-        layouts += plan.layouts or ()
-    rows = pack(sequences, row_width(longest(sequences, layouts or None)), layouts or None)
-    ids, mask = pad(sequences)
-    query_ids, query_mask = pad(tokenizer.encode([query_text(query)]))
-    node = _session(repository / "node_encoder/1/model.onnx", threads)
-    single = _session(repository / "query_encoder/1/model.onnx", threads)
-    packed = {
-        "input_ids": rows.input_ids,
-        "segment_ids": rows.segment_ids,
-        "position_ids": rows.position_ids,
-        "slot_ids": rows.slot_ids,
-    }
-    return InProcess(
-        packed_ms=_median_ms(lambda: node.run(None, packed), repeats),
-        padded_ms=_median_ms(lambda: single.run(None, {"input_ids": ids, "attention_mask": mask}), repeats),
-        query_ms=_median_ms(lambda: single.run(None, {"input_ids": query_ids, "attention_mask": query_mask}), repeats),
-        real_tokens=sum(map(len, sequences)),
-        packed_tokens=rows.input_ids.size,
-        padded_tokens=ids.size,
+
+    fragments: int
+    branching: int
+    depth: int
+    refine_us: float
+    walk_us: float
+    product_us: float
+    half_us: float
+
+
+def padding(repository: Repository, items: Sequence[Item]) -> Padding:
+    """Count the tokens of ``items`` in cold requests of ten."""
+    real = computed = 0
+    for start in range(0, len(items), workload.PASSAGES):
+        rows, tokens = repository.planned(items[start : start + workload.PASSAGES])
+        real += tokens
+        computed += rows.input_ids.size
+    return Padding(real, computed)
+
+
+def refining(fragments: int, branching: int = 2, repeats: int = 200, dimension: int = 384) -> Refining:
+    """Time refinement of one item of random unit vectors."""
+    hierarchy = balanced(fragments, branching)
+    generator = np.random.default_rng(fragments)
+    vectors = generator.standard_normal((hierarchy.size, dimension)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    half = vectors.astype(np.float16)
+    query = vectors[-1]
+    scores = score(half, query)
+    return Refining(
+        fragments=fragments,
+        branching=branching,
+        depth=int(hierarchy.depth.max()),
+        refine_us=1000 * median_ms(lambda: refine(hierarchy, score(half, query)), repeats),
+        walk_us=1000 * median_ms(lambda: refine(hierarchy, scores), repeats),
+        product_us=1000 * median_ms(lambda: vectors @ query, repeats),
+        half_us=1000 * median_ms(lambda: half @ query.astype(np.float16), max(3, repeats // 10)),
     )
-
-
-def _session(path: Path, threads: int) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def _median_ms(call: Callable[[], object], repeats: int) -> float:
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times) * 1000)

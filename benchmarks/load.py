@@ -9,16 +9,16 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Figures:
-    """One row of the result table.
+class Figures(msgspec.Struct, frozen=True):
+    """One row of a result table.
 
     Attributes:
         concurrency: Requests in flight.
@@ -33,6 +33,24 @@ class Figures:
     p95_ms: float
 
 
+#: Seconds that one measurement may take.
+_LONGEST_S: Final = 900
+
+
+#: What a closed loop calls.
+Call = Callable[[], object]
+
+
+def median_of(rounds: Sequence[Figures]) -> Figures:
+    """The median of each figure over runs at one concurrency."""
+    return Figures(
+        rounds[0].concurrency,
+        float(np.median([one.requests_per_s for one in rounds])),
+        float(np.median([one.p50_ms for one in rounds])),
+        float(np.median([one.p95_ms for one in rounds])),
+    )
+
+
 def find_perf_analyzer() -> str | None:
     """Path of a perf_analyzer that starts here: ``PERF_ANALYZER`` or the one on the path; ``None`` without one."""
     candidate = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
@@ -45,46 +63,39 @@ def find_perf_analyzer() -> str | None:
     return candidate if probe.returncode == 0 else None
 
 
-def run_perf_analyzer(
-    program: str, *, model: str, url: str, data: Callable[[int], Path], concurrencies: list[int], requests: int
-) -> list[Figures]:
-    """Run perf_analyzer over gRPC, one measurement of three windows a concurrency, taken as it comes.
+def run_perf_analyzer(program: str, *, model: str, url: str, data: Path, concurrency: int, requests: int) -> Figures:
+    """Run perf_analyzer over gRPC, one measurement of three windows, taken as it comes.
 
     Args:
         program: Path of perf_analyzer.
         model: Model name.
         url: ``host:port`` of the gRPC endpoint.
-        data: Input file for a concurrency.
-        concurrencies: Requests in flight, one measurement each.
-        requests: Requests in a measurement window.
+        data: Input file.
+        concurrency: Requests in flight.
+        requests: Requests in a measurement window; never fewer than are in flight.
     """
-    figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for concurrency in concurrencies:
-            table = Path(folder) / f"{concurrency}.csv"
-            command = [
-                program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data(concurrency)),
-                "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
-                "--measurement-request-count", str(requests), "--stability-percentage", "200", "--max-trials", "3",
-                "-f", str(table),
-            ]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-            if not table.exists():
-                raise SystemExit(f"perf_analyzer failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-            with table.open(encoding="utf-8") as lines:
-                (row,) = csv.DictReader(lines)
-            figures.append(
-                Figures(
-                    concurrency,
-                    float(row["Inferences/Second"]),
-                    float(row["p50 latency"]) / 1000,
-                    float(row["p95 latency"]) / 1000,
-                )
-            )
-    return figures
+        table = Path(folder) / "figures.csv"
+        command = [
+            program, "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data),
+            "--concurrency-range", str(concurrency), "--measurement-mode", "count_windows",
+            "--measurement-request-count", str(max(requests, concurrency)), "--stability-percentage", "200",
+            "--max-trials", "3", "-f", str(table),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+        if not table.exists():
+            raise SystemExit(f"perf_analyzer failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        with table.open(encoding="utf-8") as lines:
+            (row,) = csv.DictReader(lines)
+    return Figures(
+        concurrency,
+        float(row["Inferences/Second"]),
+        float(row["p50 latency"]) / 1000,
+        float(row["p95 latency"]) / 1000,
+    )
 
 
-def run_closed_loop(call: Callable[[], object], *, concurrency: int, requests: int) -> Figures:
+def run_closed_loop(call: Call, *, concurrency: int, requests: int) -> Figures:
     """Call ``call`` from ``concurrency`` threads until ``requests`` calls are done.
 
     Latencies are what a Python client sees, so they are higher than perf_analyzer's.

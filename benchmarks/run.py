@@ -1,158 +1,180 @@
-"""Throughput, latency and memory of the evidence server on this machine; ``make bench`` runs it.
+"""The load bench of the evidence server, with its peers in the same run; ``make bench`` and ``make bench-quick``.
 
-Starts an evidence server of its own on free ports, so that nothing else answers. Prints a Markdown page, and writes
-the same to ``docs/results/bench.md`` with ``--write``.
+Starts servers of its own on free ports, so that nothing else answers. Prints the page, and writes it with its figures
+to ``docs/results`` with ``--write``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
-import re
+import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from benchmarks import inprocess, load, memory, workload
-from canopy_client import CanopyClient
-from canopy_local import stack
-from canopy_local.isolation import isolated
+import msgspec
+
+from benchmarks import curves, duels, inprocess, load, workload
+from benchmarks.encoder import Repository
+from benchmarks.extent import FULL, QUICK, Extent
+from benchmarks.figures import draw
+from benchmarks.generator import Generator, generator
+from benchmarks.page import FIGURES, page
+from benchmarks.peers.serving import INFINITY, SERVERS
+from benchmarks.quality import judge
+from benchmarks.results import Results, Setup
+from benchmarks.rivals import Rivals
+from benchmarks.server import Server, evidence
+from benchmarks.machine import machine, settings_of
+from benchmarks.soak import soak
+from canopy_backend.items import Item
+from canopy_export.example import example_model
 from canopy_local.settings import StackSettings
 
-CONCURRENCIES = [1, 2, 4]
-PAGE = workload.ROOT / "docs" / "results" / "bench.md"
+PAGE: Final = workload.ROOT / "docs" / "results" / "performance.md"
+JSON_FILE: Final = "results.json"
+#: Requests in flight while memory is watched, and while the batcher's merging is counted.
+_SOAK_AT, _MERGING_AT = 4, 8
+_MERGING_EACH = 4
 
 
 def main() -> None:
-    """Run every measurement and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(workload.ROOT)} as well")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = isolated(StackSettings.from_environment(), Path(folder, "home"))
-        with stack.running(settings, servers=["evidence"], report=print) as status:
-            page = _page(settings, status.servers[0].pid, status.servers[0].version, quick=options.quick)
-    print(page)
+    """Measure, or take an earlier run's results, and print the page."""
+    options = _options()
+    home = StackSettings.from_environment().home / "bench"
+    if options.again is not None:
+        results = msgspec.json.decode(options.again.read_bytes(), type=Results)
+    else:
+        start = time.monotonic()
+        results = measure(options.data, home, QUICK if options.quick else FULL, options.threads)
+        _report(f"took {time.monotonic() - start:.0f} s")
+        home.mkdir(parents=True, exist_ok=True)
+        (home / JSON_FILE).write_bytes(msgspec.json.encode(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page + "\n", encoding="utf-8")
+        names = draw(results, PAGE.parent / FIGURES)
+        PAGE.write_text(page(results, names), encoding="utf-8")
+    print(page(results, []))
 
 
-def _page(settings: StackSettings, pid: int, version: str, *, quick: bool) -> str:
-    url = f"{settings.host}:{settings.grpc_port}"
-    program = load.find_perf_analyzer()
-    with CanopyClient(url, deadline_s=120) as client:
-        cold = workload.passages()
-        warm = workload.with_trees(client, cold)
-        query, queries = workload.questions()[0], workload.questions()
-        before = memory.measure(pid)
-        tables = _tables(client, url, program, query, queries, cold, warm, quick=quick)
-        after = memory.measure(pid)
-    alone = inprocess.measure(
-        settings.model_repository, cold, query, threads=os.cpu_count() or 1, repeats=3 if quick else 10
+def measure(data: Path | None, home: Path, extent: Extent, threads: int) -> Results:
+    """A whole run.
+
+    Args:
+        data: Folder of question sets, or ``None``.
+        home: Folder for what is kept between runs.
+        extent: How long.
+        threads: Threads of every peer's encoder.
+    """
+    work = workload.build(data, questions=extent.questions, items=extent.items)
+    model = StackSettings.from_environment().model or example_model()
+    kinds = SERVERS if extent.all_servers else (INFINITY,)
+    _report("starting the peers")
+    with Rivals(model, home, threads=threads, servers=kinds) as rivals, tempfile.TemporaryDirectory() as folder:
+        with evidence("separate", _report) as server, generator(server.url, Path(folder)) as requests:
+            results = _separate(server, requests, rivals, work, extent, threads)
+        with evidence("contextual", _report) as server, generator(server.url, Path(folder)) as requests:
+            query, items = work.questions[0].question, workload.passages()
+            repository = Repository(server.repository)
+            results.padding["contextual"] = inprocess.padding(repository, work.items)
+            results.contextual = duels.cold(requests, rivals, query, items, extent, _report, "contextual")
+        results.not_run |= rivals.absent
+    if not extent.all_servers:
+        results.not_run[SERVERS[-1].label] = "takes a minute to start; `make bench` runs it"
+    return results
+
+
+def _separate(
+    server: Server, requests: Generator, rivals: Rivals, work: workload.Workload, extent: Extent, threads: int
+) -> Results:
+    """Everything on the server with the default encoding."""
+    repository, query = Repository(server.repository), work.questions[0].question
+    queries = [question.question for question in work.questions]
+    cold = workload.passages()
+    warm = workload.with_trees(requests.client, cold)
+    results = Results(_setup(server, repository, rivals, work, warm, extent, threads))
+    # What is held against each other comes first, while nothing has grown.
+    results.warm = duels.warm(requests, rivals, query, warm, extent, _report)
+    results.cold = duels.cold(requests, rivals, query, cold, extent, _report, "separate")
+    texts = work.items[: extent.texts]
+    results.throughput = duels.throughput(server.url, repository, rivals, texts, extent, _report)
+    indexed = work.items[: extent.indexed]
+    results.indexing, results.indexing_alone = duels.indexing(requests, repository, indexed, extent, _report)
+    results.refining = _refining(extent)
+    results.padding["separate"] = inprocess.padding(repository, work.items)
+    _report("indexing the workload")
+    trees = {item.id: item for item in workload.with_trees(requests.client, work.items)}
+    _report("what is kept")
+    judge(results, requests.client, rivals, work.questions[: extent.judged], trees, repository.counter)
+    results.curves = curves.by_load(requests, query, queries, warm, cold, extent, _report)
+    _report("dynamic batching")
+    results.merging = curves.merging(requests, queries, cold, in_flight=_MERGING_AT, each=_MERGING_EACH)
+    _report(f"{extent.soak} requests in a row")
+    asked = [(one.question, [trees[item.id] for item in one.items]) for one in work.questions]
+    results.soak = soak(
+        lambda number: requests.client.compress(*asked[number % len(asked)]),
+        server.pid,
+        requests=extent.soak,
+        in_flight=_SOAK_AT,
     )
-    first = {name: rows[0] for name, rows in tables.items()}
-    generator = "perf_analyzer" if program else "the built-in load generator (no perf_analyzer found)"
-    lines = [
-        "# Bench of the local stack",
-        "",
-        f"Machine: {_machine()}. Triton {version}, profile `embedded`. Load: {generator} over gRPC on loopback.",
-        f"Items: {len(cold)} passages of {workload.SENTENCES} sentences; their trees add "
-        f"{workload.tree_bytes(warm) / 1000:.0f} kB to a request. Command: `make bench`.",
-        "",
-        "| call | concurrency | requests/s | items/s | p50 ms | p95 ms |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, rows in tables.items():
-        items = len(cold) if name.startswith("compress") else 1
-        lines += [
-            f"| {name} | {row.concurrency} | {row.requests_per_s:.1f} | {row.requests_per_s * items:.0f} "
-            f"| {row.p50_ms:.2f} | {row.p95_ms:.2f} |"
-            for row in rows
-        ]
-    cold_ms, warm_ms = first["compress, cold"].p50_ms, first["compress, with trees"].p50_ms
-    lines += [
-        "",
-        "| in this process, ONNX Runtime | ms | tokens computed | of them real |",
-        "| --- | --- | --- | --- |",
-        f"| all nodes, packed rows | {alone.packed_ms:.0f} | {alone.packed_tokens} "
-        f"| {alone.real_tokens / alone.packed_tokens:.0%} |",
-        f"| all nodes, one padded batch | {alone.padded_ms:.0f} | {alone.padded_tokens} "
-        f"| {alone.real_tokens / alone.padded_tokens:.0%} |",
-        f"| one query | {alone.query_ms:.2f} | | |",
-        "",
-        "| ratio, this run, concurrency 1 | |",
-        "| --- | --- |",
-        f"| cold compress over the encoder alone on the same rows | {cold_ms / alone.packed_ms:.2f} |",
-        f"| one padded batch over cold compress, whole call | {alone.padded_ms / cold_ms:.2f} |",
-        f"| one padded batch over compress with trees, whole call | {alone.padded_ms / warm_ms:.0f} |",
-        "",
-        f"Memory of the server and its stubs (resident, shared pages counted for each): {before.resident_mib:.0f} MiB "
-        f"before the load, {after.resident_mib:.0f} MiB after. /dev/shm: {before.shm_mib:.0f} MiB before, "
-        f"{after.shm_mib:.0f} MiB after.",
-    ]
-    return "\n".join(lines)
+    # Last, for the largest requests leave the largest buffers behind.
+    results.by_items = curves.by_items(requests, repository, query, extent, _report)
+    results.by_fragments = curves.by_fragments(requests, repository, query, extent, _report)
+    return results
 
 
-def _tables(
-    client: CanopyClient,
-    url: str,
-    program: str | None,
-    query: str,
-    queries: list[str],
-    cold: list[workload.Item],
-    warm: list[workload.Item],
-    *,
-    quick: bool,
-) -> dict[str, list[load.Figures]]:
-    """One list of figures a call, by concurrency."""
-    scale = 1 if quick else 3
-    # None of these comes twice, in no measurement, so that the server's response cache answers none of them.
-    new = {one: [f"{text} ({one}.{number})" for number in range(200) for text in queries] for one in CONCURRENCIES}
-    unseen = iter(f"once: {text}" for texts in new.values() for text in texts)
-    calls = {
-        "compress, cold": ("compress", 4 * scale, lambda: client.compress(query, cold)),
-        "compress, with trees": ("compress", 200 * scale, lambda: client.compress(query, warm)),
-        "embed_query, seen": ("embed_query", 200 * scale, lambda: client.embed_query(queries[:1])),
-        "embed_query, new": ("embed_query", 100 * scale, lambda: client.embed_query([next(unseen)])),
-    }
-    figures: dict[str, list[load.Figures]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        workload.write_compress_input(Path(folder, "cold.json"), query, cold)
-        workload.write_compress_input(Path(folder, "warm.json"), query, warm)
-        workload.write_query_input(Path(folder, "seen.json"), queries)
-        for concurrency, texts in new.items():
-            workload.write_query_input(Path(folder, f"new{concurrency}.json"), texts)
-        files = dict(zip(calls, ["cold.json", "warm.json", "seen.json", "new{}.json"], strict=True))
-        for name, (model, requests, call) in calls.items():
-            for _ in range(3):
-                call()
-            if program:
-                figures[name] = load.run_perf_analyzer(
-                    program,
-                    model=model,
-                    url=url,
-                    data=lambda concurrency, name=name: Path(folder, files[name].format(concurrency)),
-                    concurrencies=CONCURRENCIES,
-                    requests=requests,
-                )
-            else:
-                figures[name] = [
-                    load.run_closed_loop(call, concurrency=concurrency, requests=requests)
-                    for concurrency in CONCURRENCIES
-                ]
-    return figures
+def _refining(extent: Extent) -> list[inprocess.Refining]:
+    """A thousand fragments once a round, other sizes and other branchings once."""
+    found = [inprocess.refining(1000) for _ in range(extent.rounds)]
+    found += [inprocess.refining(fragments) for fragments in (8, 64)]
+    return found + [inprocess.refining(1000, branching) for branching in (4, 8, 16)]
 
 
-def _machine() -> str:
-    """Processor, cores and Python, for the page's head."""
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    model = found[1] if found else platform.machine()
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+def _setup(
+    server: Server,
+    repository: Repository,
+    rivals: Rivals,
+    work: workload.Workload,
+    warm: Sequence[Item],
+    extent: Extent,
+    threads: int,
+) -> Setup:
+    return Setup(
+        machine=machine(),
+        cores=os.cpu_count() or 1,
+        triton=server.version,
+        versions=rivals.versions,
+        load="perf_analyzer" if load.find_perf_analyzer() else "the built-in load generator (no perf_analyzer found)",
+        quick=extent is QUICK,
+        threads=threads,
+        questions=len(work.questions),
+        items=len(work.items),
+        sources=work.source,
+        tree_kb=workload.tree_bytes(warm) / 1000,
+        settings=settings_of(server.url),
+        revision=repository.manifest.revision,
+    )
+
+
+def _report(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short runs, under five minutes")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(workload.ROOT)} and its figures")
+    parser.add_argument("--data", type=Path, help="folder of question sets; by default data/ where there is one")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads of every peer's encoder")
+    parser.add_argument("--again", type=Path, help="make the page from an earlier run's results.json, measure nothing")
+    options = parser.parse_args()
+    default = workload.ROOT / "data"
+    if options.data is None and any(default.glob("*.questions.jsonl.gz")):
+        options.data = default
+    return options
 
 
 if __name__ == "__main__":

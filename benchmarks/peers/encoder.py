@@ -26,10 +26,12 @@ class Encoder:
     Args:
         folder: The model.
         threads: Threads of the encoder.
+        remember: Whether it has a memory; without one every text is encoded every time.
     """
 
-    def __init__(self, folder: str, threads: int = 1) -> None:
+    def __init__(self, folder: str, threads: int = 1, *, remember: bool = True) -> None:
         torch.set_num_threads(threads)
+        self._remember = remember
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self._model = SentenceTransformer(folder, device="cpu", local_files_only=True)
         self._known: dict[str, Vectors] = {}
@@ -40,6 +42,9 @@ class Encoder:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Float32 ``[n, D]``, as the model gives them; all-MiniLM-L6-v2 gives unit vectors."""
+        if texts and not self._remember:
+            found: Vectors = self._model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
+            return found
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new:
             if len(self._known) > _REMEMBERED:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from benchmarks.peers.protocol import Asked, Hello, Reply
+from benchmarks.peers.protocol import Asked, Hello, Job, Reply, Timed
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Interpreter of the environment that `make peers` makes.
@@ -43,14 +43,27 @@ class Worker:
         Raises:
             WorkerFailed: The worker ended, or did not answer in time.
         """
+        self._write(asked)
+        reply: Reply = self._read()
+        return reply
+
+    def time(self, job: Job) -> Timed:
+        """Have one contender of the load bench do a job.
+
+        Raises:
+            WorkerFailed: The worker ended, or did not answer in time.
+        """
+        self._write(job)
+        timed: Timed = self._read()
+        return timed
+
+    def _write(self, line: Asked | Job) -> None:
         stream = _stream(self._process.stdin)
         try:
-            stream.write(json.dumps(asked, ensure_ascii=False).encode() + b"\n")
+            stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             stream.flush()
         except BrokenPipeError:
             raise self._failed("ended") from None
-        reply: Reply = self._read()
-        return reply
 
     def _read(self) -> Any:
         stream = _stream(self._process.stdout)
@@ -69,7 +82,15 @@ class Worker:
 
 
 @contextmanager
-def worker(python: Path, model: Path, *, threads: int = 1, deadline: float = DEADLINE) -> Iterator[Worker]:
+def worker(
+    python: Path,
+    model: Path,
+    *,
+    threads: int = 1,
+    deadline: float = DEADLINE,
+    module: str = "benchmarks.peers.worker",
+    more: Sequence[str] = (),
+) -> Iterator[Worker]:
     """Start a worker and end it.
 
     Args:
@@ -77,13 +98,15 @@ def worker(python: Path, model: Path, *, threads: int = 1, deadline: float = DEA
         model: sentence-transformers folder.
         threads: Threads of its encoder.
         deadline: Longest wait for a line, in seconds.
+        module: What runs there: the peers of the comparison, or one contender of the load bench.
+        more: Further arguments.
 
     Raises:
         WorkerFailed: There is no such interpreter, or the worker does not come up.
     """
     if not python.is_file():
         raise WorkerFailed(f"{python}: no such file; `make peers` creates the peers' environment")
-    command = [str(python), "-m", "benchmarks.peers.worker", "--model", str(model), "--threads", str(threads)]
+    command = [str(python), "-m", module, "--model", str(model), "--threads", str(threads), *more]
     process = subprocess.Popen(
         command, cwd=ROOT, env=_environment(threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

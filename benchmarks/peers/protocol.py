@@ -67,3 +67,33 @@ class Hello(TypedDict):
     """The worker's first line: versions of the packages that matter."""
 
     versions: dict[str, str]
+
+
+class Job(TypedDict):
+    """What a contender of the load bench is to do, and how often.
+
+    ``texts`` are encoded and nothing else where there are any; else ``items`` are compressed for ``question``, of which
+    a contender that encodes all nodes gets the ``nodes``. ``repeats`` calls are timed, divided among ``at_once``
+    threads.
+    """
+
+    question: str
+    items: list[AskedItem]
+    nodes: list[str]
+    texts: list[str]
+    repeats: int
+    at_once: int
+
+
+class Timed(TypedDict):
+    """What a contender did: the wall clock of each call and of all of them, and what the last one kept.
+
+    ``pieces``, ``lost`` and ``kept`` are as in :class:`PeerReply` and :class:`ArmReply`, of one setting; empty for
+    texts.
+    """
+
+    seconds: list[float]
+    elapsed: float
+    pieces: list[list[list[int]]]
+    lost: list[tuple[int, int, str]]
+    kept: list[list[int]]

@@ -18,9 +18,9 @@ from typing import Any, Final, TextIO
 
 from benchmarks.peers import arms
 from benchmarks.peers.pieces import Peer, Pieces
-from benchmarks.peers.protocol import ArmReply, Asked, Hello, PeerReply, Reply
+from benchmarks.peers.protocol import ArmReply, Asked, Hello, PeerReply, Reply, Timed
 
-_PACKAGES: Final = (
+PACKAGES: Final = (
     "torch",
     "sentence-transformers",
     "langchain-classic",
@@ -41,19 +41,19 @@ def main() -> None:
     # What a library prints must not get between the lines.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    os.environ["NLTK_DATA"] = str(_nltk_data())
+    os.environ["NLTK_DATA"] = str(nltk_data())
     from benchmarks.peers.encoder import Encoder
 
     encoder = Encoder(options.model, options.threads)
     peers = _peers(encoder)
-    _write(output, Hello(versions={name: version(name) for name in _PACKAGES}))
+    write_line(output, Hello(versions={name: version(name) for name in PACKAGES}))
     for line in sys.stdin:
         asked: Asked = json.loads(line)
         replies = {name: _ask(peer, arms.arms_of(name), asked, encoder) for name, peer in peers.items()}
-        _write(output, Reply(place=asked["place"], peers=replies))
+        write_line(output, Reply(place=asked["place"], peers=replies))
 
 
-def _nltk_data() -> Path:
+def nltk_data() -> Path:
     """The sentence data that LlamaIndex carries, which NLTK would fetch otherwise."""
     found = find_spec("llama_index.core")
     if found is None or not found.origin:
@@ -120,7 +120,8 @@ def _sweep(
     return reply
 
 
-def _write(output: TextIO, line: Hello | Reply) -> None:
+def write_line(output: TextIO, line: Hello | Reply | Timed) -> None:
+    """Write one object as one line."""
     output.write(json.dumps(line, ensure_ascii=False) + "\n")
     output.flush()
 

@@ -1,0 +1,142 @@
+"""Throughput and latency by requests in flight, and cost by the size of a request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from benchmarks import counts, load, workload
+from benchmarks.encoder import Repository
+from benchmarks.extent import Extent
+from benchmarks.generator import Generator
+from benchmarks.results import Curve, Merging, Size
+from benchmarks.timing import median_ms, seconds
+from canopy_backend.fragments import fragment
+from canopy_backend.hierarchy import balanced
+from canopy_backend.items import Item
+from canopy_local.locking import Report
+
+#: Sentences of each item where items grow.
+_SENTENCES = workload.SENTENCES
+_CALLS_MS = 400.0
+
+
+def by_load(
+    generator: Generator,
+    query: str,
+    queries: Sequence[str],
+    warm: Sequence[Item],
+    cold: Sequence[Item],
+    extent: Extent,
+    report: Report,
+) -> list[Curve]:
+    """Every call by requests in flight, medians of the rounds."""
+    measured: dict[str, tuple[int, tuple[int, ...], Callable[[int], load.Figures]]] = {
+        "compress, with trees": (
+            len(warm),
+            extent.in_flight,
+            lambda at: generator.compress(query, warm, in_flight=at, requests=extent.warm_requests),
+        ),
+        "compress, cold": (
+            len(cold),
+            extent.other_in_flight,
+            lambda at: generator.compress(query, cold, in_flight=at, requests=extent.cold_requests),
+        ),
+        "index": (
+            len(cold),
+            extent.other_in_flight,
+            lambda at: generator.index(cold, in_flight=at, requests=extent.cold_requests),
+        ),
+        "embed_query, seen": (
+            1,
+            extent.other_in_flight,
+            lambda at: generator.embed_seen(query, in_flight=at, requests=extent.query_requests),
+        ),
+        "embed_query, new": (
+            1,
+            extent.other_in_flight,
+            lambda at: generator.embed_new(queries, in_flight=at, requests=extent.query_requests),
+        ),
+    }
+    curves = []
+    for label, (items, in_flight, measure) in measured.items():
+        report(f"curve: {label}")
+        # Slow calls are measured once outside of full runs: three windows are three runs already.
+        rounds = extent.rounds if extent.soak >= 10_000 else 1
+        rows = [load.median_of([measure(at) for _ in range(rounds)]) for at in in_flight]
+        curves.append(Curve(label, items, rows))
+    return curves
+
+
+def by_items(generator: Generator, repository: Repository, query: str, extent: Extent, report: Report) -> list[Size]:
+    """Cost of a request by its items, each of eight sentences; seen from the client, which splits large ones."""
+    found = []
+    for count in extent.by_items:
+        report(f"growth: {count} items")
+        items = workload.sized(count, _SENTENCES)
+        found.append(_size(generator, repository, query, items, count, cold=count <= extent.cold_items))
+    return found
+
+
+def by_fragments(
+    generator: Generator, repository: Repository, query: str, extent: Extent, report: Report
+) -> list[Size]:
+    """Cost of one item by its fragments."""
+    found = []
+    for count in extent.by_fragments:
+        report(f"growth: {count} fragments")
+        items = workload.sized(1, count)
+        found.append(_size(generator, repository, query, items, count, cold=count <= extent.cold_fragments))
+    return found
+
+
+def merging(
+    generator: Generator, queries: Sequence[str], cold: Sequence[Item], *, in_flight: int, each: int
+) -> list[Merging]:
+    """What the dynamic batcher merges of cold calls with few items and of new queries, sent at once."""
+    url = generator.client.url
+    # An item a call, different ones, so that rows of different requests meet in the batcher.
+    turn = iter(range(10**9))
+    lock = threading.Lock()
+
+    def number() -> int:
+        with lock:
+            return next(turn)
+
+    def compress() -> None:
+        generator.client.compress(generator.new(queries[0]), [cold[number() % len(cold)]])
+
+    def embed() -> None:
+        generator.client.embed_query([generator.new(queries[0])])
+
+    loads: dict[str, Callable[[], None]] = {"compress, one cold item a call": compress, "embed_query, new": embed}
+    found = []
+    for label, call in loads.items():
+        before = counts.counts(url)
+        load.run_closed_loop(call, concurrency=in_flight, requests=in_flight * each)
+        added = counts.since(before, counts.counts(url))
+        models = {name: count for name, count in added.items() if name in ("node_encoder", "query_encoder")}
+        found.append(Merging(label, in_flight, models))
+    return found
+
+
+def _size(
+    generator: Generator, repository: Repository, query: str, items: Sequence[Item], size: int, *, cold: bool
+) -> Size:
+    client = generator.client
+    (index_s,) = seconds(lambda: client.index(items[: len(items)]), 1)
+    warm = workload.with_trees(client, items)
+    tree_ms = median_ms(lambda: client.compress(query, warm), _repeats(1.0 * len(items)))
+    cold_ms = None
+    if cold:
+        # The first call is warm-up where calls are short; where they are long, it would only take time.
+        first = seconds(lambda: client.compress(query, items), 1)[0] * 1000
+        cold_ms = first if first > 5000 else median_ms(lambda: client.compress(query, items), _repeats(first))
+    tokens = sum(repository.planned([item])[1] for item in items)
+    depth = max(int(balanced(len(fragment(item))).depth.max()) for item in items)
+    return Size(size, tokens, depth, cold_ms, tree_ms, 1000 * index_s)
+
+
+def _repeats(expected_ms: float) -> int:
+    """How often a call is repeated: often when it is short, three times when it is long."""
+    return max(3, min(30, int(_CALLS_MS / max(expected_ms, 1.0))))

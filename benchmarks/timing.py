@@ -1,0 +1,24 @@
+"""Times of calls in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+
+def seconds(call: Callable[[], object], repeats: int) -> list[float]:
+    """Wall clock of each of ``repeats`` calls."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def median_ms(call: Callable[[], object], repeats: int) -> float:
+    """Median of ``repeats`` calls after one that does not count, in milliseconds."""
+    call()
+    return float(np.median(seconds(call, repeats)) * 1000)
