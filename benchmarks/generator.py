@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import load, workload
-from canopy_backend.items import Item
+from canopy_backend.items import Item, encode_item
 from canopy_client import CanopyClient
+from canopy_client.codec import compress_request
 
 
 class Generator:
@@ -36,7 +37,9 @@ class Generator:
             return self._loop(lambda: self.client.compress(query, items), in_flight, requests)
         file = self._file()
         workload.write_compress_input(file, query, items)
-        return self._perf("compress", file, in_flight, requests)
+        # The model that the client sends such items to.
+        model = compress_request(query, [encode_item(item) for item in items]).model_name
+        return self._perf(model, file, in_flight, requests)
 
     def index(self, items: Sequence[Item], *, in_flight: int, requests: int) -> load.Figures:
         """``index`` of the same items."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from tritonclient.grpc import InferenceServerClient
 
-_MODELS = ("hierarchy", "query_encoder", "node_encoder", "refinement")
+_MODELS = ("hierarchy", "tokenizer", "query_encoder", "node_encoder", "refinement")
 _PARAMETERS = ("threads", "chunk_tokens")
 
 

@@ -22,13 +22,13 @@ from benchmarks.encoder import Repository
 from benchmarks.extent import FULL, QUICK, Extent
 from benchmarks.figures import draw
 from benchmarks.generator import Generator, generator
+from benchmarks.machine import machine, settings_of
 from benchmarks.page import FIGURES, page
 from benchmarks.peers.serving import INFINITY, SERVERS
 from benchmarks.quality import judge
 from benchmarks.results import Results, Setup
 from benchmarks.rivals import Rivals
 from benchmarks.server import Server, evidence
-from benchmarks.machine import machine, settings_of
 from benchmarks.soak import soak
 from canopy_backend.items import Item
 from canopy_export.example import example_model

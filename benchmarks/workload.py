@@ -114,14 +114,20 @@ def sized(count: int, sentences: int) -> list[Item]:
     for item in read_items([CORPUS / "passages.jsonl"]):
         if isinstance(item, TextItem) and item.text.isascii():
             found += [item.text[start:end].strip() for start, end in fragment(item).spans.tolist()]
-    # Only sentences that the splitter leaves as they are between any two others.
-    whole = [text for text in found if text.endswith(".") and text.count(".") == 1 and text[0].isupper()]
+    # Only sentences that the splitter leaves as they are before and behind another one.
+    whole = [text for text in found if _stands_alone(text)]
     made: list[Item] = []
     for number in range(count):
         order = np.random.default_rng(number).permutation(len(whole))
-        lines = [f"{whole[order[place % len(order)]]}" for place in range(sentences)]
+        lines = [whole[order[place % len(order)]] for place in range(sentences)]
         made.append(TextItem(id=f"sized-{sentences}-{number}", title=f"Text {number}", text="\n".join(lines)))
     return made
+
+
+def _stands_alone(sentence: str) -> bool:
+    """Whether a sentence stays one fragment between others."""
+    between = TextItem(id="between", title="", text=f"It was so.\n{sentence}\nIt was so.")
+    return len(fragment(between)) == 3
 
 
 def corpus_questions(count: int = 24) -> list[str]:

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from benchmarks.peers.arms import ARMS, EVERYTHING
+from benchmarks.peers.contenders import BEST, LANGCHAIN, LLAMAINDEX, NODES, SENTENCES
 from benchmarks.peers.process import PYTHON, ROOT, Worker, worker
-from benchmarks.peers.protocol import Asked, AskedItem, Reply
+from benchmarks.peers.protocol import Asked, AskedItem, Job, Reply
 from benchmarks.peers.report import Comparison
 from canopy_export.example import example_model
 
@@ -151,3 +152,22 @@ def test_the_command_compares_and_writes(tmp_path: Path) -> None:
     assert {one.name for one in comparison.timings} >= {"recomp", "the rule, frozen, separate"}
     assert (out / "peers.png").is_file()
     assert (out / "peers.md").read_text() in done.stdout + "\n"
+
+
+@pytest.mark.parametrize("name", [LANGCHAIN, LLAMAINDEX, SENTENCES, NODES])
+def test_a_contender_of_the_load_bench_does_its_jobs(name: str) -> None:
+    items = [AskedItem(prefix="Lives", text=TEXT, lines=[]), AskedItem(prefix=TITLE, text=None, lines=ROWS)]
+    job = Job(question="When was Ada born?", items=items, nodes=[TEXT, *ROWS], texts=[], repeats=3, at_once=1)
+    with worker(
+        PYTHON, example_model(), deadline=300, module="benchmarks.peers.speed", more=["--contender", name]
+    ) as one:
+        alone = one.time(job)
+        together = one.time(Job(**{**job, "at_once": 2}))  # type: ignore[typeddict-item]
+        texts = one.time(Job(**{**job, "texts": ["a", "b"], "repeats": 1}))  # type: ignore[typeddict-item]
+    assert len(alone["seconds"]) == len(together["seconds"]) == 3
+    assert alone["kept"] == together["kept"]
+    assert texts["kept"] == []
+    if name != NODES:
+        assert len(alone["pieces"]) == 2
+        kept = [place for one in alone["kept"] for place in one]
+        assert 0 < len(kept) <= BEST
