@@ -165,7 +165,8 @@ def test_each_step_shows_what_the_trace_decided(question: int, cited: Cited, ope
         scores = [float(one) for one in page.locator(".bar .score").all_inner_texts()]
         assert scores == pytest.approx([one.score for one in (node, *parts)], abs=5e-4)
         fates = page.locator(".bar .fate").all_inner_texts()
-        assert fates[1:] == ["dropped" if part.outcome == "dropped" else "entered" for part in parts]
+        left = "lower" if node.outcome == "kept" else "dropped"
+        assert fates[1:] == [left if part.outcome == "dropped" else "entered" for part in parts]
         assert fates[0] == (node.outcome if place else "scored")
         assert page.locator(".tree .node:not(.hidden)").count() == 1 + sum(len(below) for _, below in steps[:place])
         page.keyboard.press("ArrowRight")
@@ -198,7 +199,7 @@ def test_parts_of_a_kept_node_are_shown_where_their_scores_are_known(browser: An
     lower = [
         Decision(90 + n, kept.node, kept.first + n, kept.first + n + 1, kept.depth + 1, 0.1, "dropped") for n in (0, 1)
     ]
-    nodes = [*judo.evidence.trace.nodes, *lower]
+    nodes = [*(one for one in judo.evidence.trace.nodes if one.parent != kept.node), *lower]
     longer = replace(judo, evidence=replace(judo.evidence, trace=replace(judo.evidence.trace, nodes=nodes)))
     content = replace(EXAMPLE, answers=[replace(answer, evidence=[*answer.evidence[:2], longer])])
     path = tmp_path / "kept.html"

@@ -9,13 +9,6 @@ import { capital, count, kept, number, scores, share, span, titled } from "./wor
 /** Time that a step stands while it plays, in milliseconds. */
 const PACE = 1200;
 
-const FATES = {
-  entered: "entered",
-  dropped: "dropped",
-  lower: "lower",
-  unused: "not compared",
-};
-
 /** The replay of an item: its element, a function that stops it, and one that takes a key. */
 export function player(cited, answer) {
   const walk = walkOf(cited);
@@ -162,8 +155,8 @@ function bars(cited, answer, walk, { kind, node, parts }) {
   const threshold = () => parts.length > 0 && placed(el("span", { class: "mark" }), at(node.score), at(node.score));
   const lines = [line(node, shown[0], "parent", kind === "kept" ? "kept" : kind === "split" ? "split" : "scored")];
   parts.forEach((part, place) => {
-    const outcome = fate(kind, node, part);
-    lines.push(line(part, shown[place + 1], outcome, FATES[outcome]));
+    const outcome = fate(kind, part);
+    lines.push(line(part, shown[place + 1], outcome, outcome));
   });
   if (kind === "kept" && !parts.length && node.last - node.first > 1 && !forced(cited, answer)) {
     lines.push(el("p", { class: "note" }, "The scores of its parts are not in this trace."));
@@ -183,10 +176,10 @@ function listing(cited, walk, go) {
       el("td", {}, jump),
       el("td", {}, span(cited, part.first, part.last)),
       el("td", { class: "score" }, below),
-      el("td", {}, part.score >= parent.score ? "≥" : "<"),
+      el("td", {}, outcome === "entered" ? "≥" : "<"),
       el("td", { class: "score" }, above),
       el("td", {}, span(cited, parent.first, parent.last)),
-      el("td", { class: "fate" }, FATES[outcome]),
+      el("td", { class: "fate" }, outcome),
     );
   });
   const titles = ["", "part", "score", "", "score", "of", "outcome"];

@@ -72,12 +72,12 @@ export function runs({ states, owners }, focus) {
 /** All comparisons of the walk, in order, each with the step that shows it. */
 export function comparisons(walk) {
   return walk.steps.flatMap(({ kind, node, parts }, step) =>
-    parts.map((part) => ({ step, parent: node, part, outcome: fate(kind, node, part) })),
+    parts.map((part) => ({ step, parent: node, part, outcome: fate(kind, part) })),
   );
 }
 
-/** What a comparison led to. */
-export function fate(kind, node, part) {
-  if (kind === "split") return part.outcome === "dropped" ? "dropped" : "entered";
-  return part.score < node.score ? "lower" : "unused";
+/** What a comparison led to, by the outcome: scores in a trace are rounded, and two may look equal that were not. */
+export function fate(kind, part) {
+  if (kind === "kept") return "lower";
+  return part.outcome === "dropped" ? "dropped" : "entered";
 }
