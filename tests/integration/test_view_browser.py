@@ -22,6 +22,7 @@ from canopy_backend.items import TextItem
 from canopy_client.answer import Answer, Cited
 from canopy_client.trace import TraceFile
 from canopy_client.view import page as page_of
+from canopy_client.view import pictures
 from tests.unit.client import view_data
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
@@ -329,7 +330,7 @@ def test_hostile_text_is_shown_as_text(opened: Open) -> None:
     assert "‹U+202E›" in page.locator(".source").inner_text()
     assert page.evaluate("() => window.hacked") is None
     assert page.locator("img, iframe, object, embed, link, form, base").count() == 0
-    assert page.locator("script").count() == 2
+    assert page.locator("script").count() == 3
     assert page.locator("svg").count() == 5
 
 
@@ -431,6 +432,23 @@ def test_an_answer_without_a_trace_shows_what_was_kept(opened: Open) -> None:
         text = page.locator("#replay").inner_text()
         assert "not traced" in text
         assert page.locator(".source mark").all_text_contents() == [one.text for one in cited.evidence.regions]
+
+
+def test_a_picture_is_shown_where_the_page_holds_it(browser: Any, tmp_path: Path) -> None:
+    answer = EXAMPLE.answers[0]
+    folder = Path(__file__).resolve().parents[2] / "examples" / "corpus" / "images"
+    item = replace(view_data.FLAG, uri="pilot_flag.png")
+    flag = replace(answer.evidence[2], original=replace(answer.evidence[2].original, item=item))
+    evidence = [*answer.evidence[:2], flag, *answer.evidence[3:]]
+    content = replace(EXAMPLE, answers=[replace(answer, evidence=evidence)])
+    path = tmp_path / "picture.html"
+    path.write_text(page_of(content, pictures(content, folder)), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    choose(page, flag)
+    picture = page.get_by_role("img", name=view_data.FLAG.caption)
+    assert picture.evaluate("one => one.decode().then(() => one.naturalWidth)") > 100
+    page.close()
 
 
 def test_an_answer_without_evidence_says_so(browser: Any, tmp_path: Path) -> None:

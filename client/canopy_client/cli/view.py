@@ -15,12 +15,13 @@ from canopy_backend.errors import InvalidRequest
 from canopy_client import trace as trace_file
 from canopy_client.cli.commands import print_json
 from canopy_client.cli.options import AsJson
-from canopy_client.view import page
+from canopy_client.view import page, pictures
 
 
 def view(
     trace: Annotated[Path, typer.Argument(help="A trace file, as 'canopy ask --trace' writes it.")],
     out: Annotated[Path | None, typer.Option("--out", help="The page; beside the trace if not given.")] = None,
+    images: Annotated[Path | None, typer.Option("--images", help="Show pictures from files under this folder.")] = None,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -29,7 +30,8 @@ def view(
     if path.exists() and trace.exists() and path.samefile(trace):
         raise InvalidRequest(f"--out: {path} is the trace itself")
     try:
-        text = page(trace_file.read(trace))
+        content = trace_file.read(trace)
+        text = page(content, pictures(content, images) if images else None)
     except InvalidRequest as error:
         told = str(error)
         raise InvalidRequest(told if told.startswith("trace ") else f"trace {str(trace)!r}, {told}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import Final
 
@@ -27,11 +28,12 @@ _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 _ESCAPES: Final = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 
 
-def page(content: TraceFile) -> str:
+def page(content: TraceFile, shown: Mapping[str, str] | None = None) -> str:
     """The page of a trace.
 
     Args:
         content: The trace, as read.
+        shown: Pictures of image items as ``data:`` addresses, by the items' ``uri``.
 
     Returns:
         HTML that needs no other file and makes no request.
@@ -47,17 +49,18 @@ def page(content: TraceFile) -> str:
             "default-src 'none'",
             f"script-src '{_hash(script)}'",
             f"style-src '{_hash(style)}'",
+            *(["img-src data:"] if shown else []),
             "base-uri 'none'",
             "form-action 'none'",
         )
     )
-    values = {"policy": policy, "style": style, "data": data(content), "script": script}
+    values = {"policy": policy, "style": style, "data": data(content), "pictures": data(shown or {}), "script": script}
     # In one pass, so that braces in a trace stay what they are.
     return _PLACE.sub(lambda found: values[found[1]], asset("page.html"))
 
 
-def data(content: TraceFile) -> str:
-    """The trace as JSON that stands inside an element whatever text it holds."""
+def data(content: TraceFile | Mapping[str, str]) -> str:
+    """JSON that stands inside an element whatever text it holds."""
     return msgspec.json.encode(content).decode().translate(_ESCAPES)
 
 

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from canopy_backend.errors import InvalidRequest
 from canopy_client import trace
 from canopy_client.cli import app
 from canopy_client.cli import view as command
-from canopy_client.view import page
+from canopy_client.view import page, pictures
 from canopy_client.view.page import STYLES, asset, bundle, data
 from tests.unit.client import view_data
 
@@ -74,7 +75,7 @@ def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_else() ->
 def test_nothing_is_loaded_from_anywhere() -> None:
     parsed = Elements(page(view_data.example()))
     counted = Counter(tag for tag, _ in parsed.tags)
-    assert (counted["script"], counted["style"], counted["link"], counted["img"]) == (2, 1, 0, 0)
+    assert (counted["script"], counted["style"], counted["link"], counted["img"]) == (3, 1, 0, 0)
     for _, attrs in parsed.tags:
         assert not {"src", "srcset", "style", "onload", "onerror", "onclick"} & attrs.keys()
         assert (attrs.get("href") or "#").startswith("#")
@@ -94,7 +95,7 @@ def test_the_trace_in_the_page_is_the_trace_and_cannot_leave_its_element() -> No
     held = content_of(text, 'id="trace">')
     assert not re.search(r"[<>&\u2028\u2029]", held)
     assert msgspec.json.decode(held.encode(), type=trace.TraceFile) == content
-    assert text.count("</script>") == 2
+    assert text.count("</script>") == 3
     assert "<script>window.hacked" not in text
 
 
@@ -148,6 +149,53 @@ def test_sources_stay_small_and_are_all_in_the_page() -> None:
         assert len(one.read_text(encoding="utf-8").splitlines()) <= 400, one.name
     assert {one.name for one in ASSETS.iterdir() if one.name.endswith(".css")} == set(STYLES)
     assert len(page(view_data.content(BASE))) < 90_000
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def with_picture(uri: str) -> trace.TraceFile:
+    item = replace(view_data.FLAG, uri=uri)
+    cited = replace(BASE.evidence[2], original=replace(BASE.evidence[2].original, item=item))
+    return view_data.content(replace(BASE, evidence=[*BASE.evidence[:2], cited, *BASE.evidence[3:]]))
+
+
+def test_a_picture_under_the_folder_is_in_the_page_and_the_policy_lets_it_show(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "flag.png").write_bytes(PNG)
+    content = with_picture("images/flag.png")
+    shown = pictures(content, tmp_path)
+    assert shown == {"images/flag.png": "data:image/png;base64," + base64.b64encode(PNG).decode()}
+    assert "img-src data:;" in page(content, shown)
+    assert "img-src" not in page(content)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["../secret.png", "{root}/secret.png", "link.png", "text.png", "big.png", "vector.svg", "none.png", "images", "\0"],
+)
+def test_no_other_file_is_read_for_a_picture(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    (folder / "images").mkdir(parents=True)
+    (tmp_path / "secret.png").write_bytes(PNG)
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    (folder / "text.png").write_text("key = secret")
+    (folder / "big.png").write_bytes(PNG + bytes(200))
+    (folder / "vector.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    monkeypatch.setattr("canopy_client.view.images.MAX_BYTES", 150)
+    assert pictures(with_picture(uri.format(root=tmp_path)), folder) == {}
+
+
+def test_all_pictures_together_have_a_limit_and_the_folder_must_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    monkeypatch.setattr("canopy_client.view.images.MAX_TOTAL_BYTES", len(PNG) - 1)
+    assert pictures(with_picture("a.png"), tmp_path) == {}
+    with pytest.raises(InvalidRequest, match="--images"):
+        pictures(with_picture("a.png"), tmp_path / "none")
 
 
 @pytest.fixture

@@ -109,12 +109,17 @@ function cueLine(cue, { states }, focus) {
   return el("li", {}, time, quoted(cue.text, { class: classes("run", state, now && "now") }, TAGS[state]));
 }
 
+const pictures = JSON.parse(document.getElementById("pictures").textContent);
+
 function picture(item) {
+  const source = Object.hasOwn(pictures, item.uri ?? "") ? pictures[item.uri] : null;
   return ({ states }) => [
     el(
       "figure",
       { class: states[0] },
-      el("div", { class: "frame" }, el("span", {}, "image"), item.uri && quoted(item.uri, { class: "uri" })),
+      source
+        ? el("img", { src: source, alt: item.caption ?? "" })
+        : el("div", { class: "frame" }, el("span", {}, "image"), item.uri && quoted(item.uri, { class: "uri" })),
       el("figcaption", {}, WORDS[states[0]] && el("b", {}, `${WORDS[states[0]]} `), quoted(item.caption || "No caption.")),
     ),
   ];
