@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from benchmarks import counts, load, workload
@@ -18,6 +20,7 @@ from canopy_local.locking import Report
 
 #: Sentences of each item where items grow.
 _SENTENCES = workload.SENTENCES
+#: Time that the calls of one point may take together, unless three take longer.
 _CALLS_MS = 400.0
 
 
@@ -61,9 +64,7 @@ def by_load(
     curves = []
     for label, (items, in_flight, measure) in measured.items():
         report(f"curve: {label}")
-        # Slow calls are measured once outside of full runs: three windows are three runs already.
-        rounds = extent.rounds if extent.soak >= 10_000 else 1
-        rows = [load.median_of([measure(at) for _ in range(rounds)]) for at in in_flight]
+        rows = [load.median_of([measure(at) for _ in range(extent.curve_rounds)]) for at in in_flight]
         curves.append(Curve(label, items, rows))
     return curves
 
@@ -96,15 +97,12 @@ def merging(
     """What the dynamic batcher merges of cold calls with few items and of new queries, sent at once."""
     url = generator.client.url
     # An item a call, different ones, so that rows of different requests meet in the batcher.
-    turn = iter(range(10**9))
-    lock = threading.Lock()
-
-    def number() -> int:
-        with lock:
-            return next(turn)
+    turn, lock = itertools.cycle(cold), threading.Lock()
 
     def compress() -> None:
-        generator.client.compress(generator.new(queries[0]), [cold[number() % len(cold)]])
+        with lock:
+            item = next(turn)
+        generator.client.compress(generator.new(queries[0]), [item])
 
     def embed() -> None:
         generator.client.embed_query([generator.new(queries[0])])
@@ -124,9 +122,10 @@ def _size(
     generator: Generator, repository: Repository, query: str, items: Sequence[Item], size: int, *, cold: bool
 ) -> Size:
     client = generator.client
-    (index_s,) = seconds(lambda: client.index(items[: len(items)]), 1)
+    start = time.perf_counter()
     warm = workload.with_trees(client, items)
-    tree_ms = median_ms(lambda: client.compress(query, warm), _repeats(1.0 * len(items)))
+    index_s = time.perf_counter() - start
+    tree_ms = median_ms(lambda: client.compress(query, warm), _repeats(float(len(items))))
     cold_ms = None
     if cold:
         # The first call is warm-up where calls are short; where they are long, it would only take time.

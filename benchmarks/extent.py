@@ -11,12 +11,13 @@ class Extent:
 
     Attributes:
         rounds: Times that each side of a ratio is measured, in turn; the median counts.
+        curve_rounds: The same of each point of a curve.
         questions, items: Of the workload.
         judged: Questions on which kept tokens and recall are counted.
         warm_requests, cold_requests, query_requests: Requests in one of perf_analyzer's three windows.
         repeats: Calls of a peer in a round.
         slow_repeats: The same of what takes a second and more.
-        in_flight: Requests in flight for items with trees, and of the other calls.
+        in_flight: Requests in flight for items with trees.
         other_in_flight: The same of the other calls.
         by_items, by_fragments: Sizes of growing requests.
         cold_items, cold_fragments: Largest size that is measured without trees.
@@ -27,6 +28,7 @@ class Extent:
     """
 
     rounds: int
+    curve_rounds: int
     questions: int
     items: int
     judged: int
@@ -49,6 +51,7 @@ class Extent:
 
 FULL = Extent(
     rounds=3,
+    curve_rounds=3,
     questions=100,
     items=500,
     judged=100,
@@ -70,19 +73,20 @@ FULL = Extent(
 )
 QUICK = Extent(
     rounds=3,
-    questions=20,
-    items=100,
+    curve_rounds=1,
+    questions=12,
+    items=60,
     judged=8,
     warm_requests=60,
     cold_requests=1,
     query_requests=40,
-    repeats=4,
+    repeats=3,
     slow_repeats=1,
     in_flight=(1, 4, 16),
-    other_in_flight=(1, 4),
-    by_items=(1, 4, 16, 64),
-    by_fragments=(1, 8, 32, 125),
-    cold_items=16,
+    other_in_flight=(1, 2),
+    by_items=(2, 8, 32),
+    by_fragments=(8, 32, 125),
+    cold_items=8,
     cold_fragments=125,
     texts=10,
     indexed=10,

@@ -81,15 +81,16 @@ class Onnx(LocalSource):
     """
 
     def __init__(self, setup: Any, graph: Path) -> None:
-        from canopy_backend.triton.encoder import OnnxEncoder
+        from canopy_backend.triton.encoder import Encoder
+        from canopy_export.onnx_session import OnnxSession
 
         super().__init__(setup)
-        self._session = OnnxEncoder(graph, threads=torch.get_num_threads())
+        self._encoder = Encoder(OnnxSession(graph, threads=torch.get_num_threads()))
 
     def _run(self, graph: torch.nn.Module, inputs: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float32]:
         if graph is not self._node:
             return super()._run(graph, inputs)
-        return self._session(dict(zip(self._session.inputs, inputs, strict=True)))
+        return self._encoder(dict(zip(self._encoder.inputs, inputs, strict=True)))
 
 
 class Boundaries(LocalSource):
