@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import NodeEncoding
+from canopy_backend.manifest import NodeEncoding, Precision
 from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model
 from canopy_export.export import Profile, export_encoders
 
@@ -37,6 +37,14 @@ def export(
             help="separate or contextual; by default what the adapter was trained for, else separate.",
         ),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CANOPY_PRECISION",
+            help="fp32 or bf16 for the node encoder's matrix products; by default bf16 with contextual in the embedded "
+            "profile, else fp32.",
+        ),
+    ] = None,
     profile: Annotated[str, typer.Option(envvar="CANOPY_PROFILE", help="embedded, onnx or tensorrt.")] = "embedded",
     name: Annotated[str | None, typer.Option(help="Name of the model in its manifests.")] = None,
     reader_tokenizer: Annotated[
@@ -53,6 +61,7 @@ def export(
         repository,
         adapter=adapter_for(model, adapter, encoding),
         node_encoding=encoding,
+        precision=_precision(precision),
         profile=_profile(profile),
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
@@ -65,13 +74,14 @@ def export(
                 "query_encoder": exported.query.revision,
                 "node_encoder": exported.node.revision,
                 "node_encoding": exported.node.node_encoding,
+                "precision": exported.node.precision,
                 "built": list(exported.built),
             }
         )
     else:
         console.print(
             f"{exported.query.model}: query encoder {exported.query.revision}, node encoder {exported.node.revision} "
-            f"({exported.node.node_encoding})"
+            f"({exported.node.node_encoding}, {exported.node.precision})"
         )
 
 
@@ -79,6 +89,12 @@ def _node_encoding(value: str | None) -> NodeEncoding | None:
     if value is None or value in ("separate", "contextual"):
         return value  # type: ignore[return-value]
     raise ExportError(f"node encoding {value!r}: expected separate or contextual")
+
+
+def _precision(value: str | None) -> Precision | None:
+    if value is None or value in ("fp32", "bf16"):
+        return value  # type: ignore[return-value]
+    raise ExportError(f"precision {value!r}: expected fp32 or bf16")
 
 
 def _profile(value: str) -> Profile:

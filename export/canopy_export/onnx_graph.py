@@ -12,6 +12,7 @@ import torch
 
 from canopy_backend.errors import ExportError
 from canopy_export.graphs import TOKENS_PER_SLOT, NodeGraph, QueryGraph
+from canopy_export.onnx_session import OnnxSession
 from canopy_export.source import OPSET
 
 #: Largest absolute difference between torch and ONNX Runtime, and between packed and separate rows.
@@ -95,19 +96,10 @@ def _write(graph: torch.nn.Module, inputs: Inputs, path: Path, output: str, axes
         )
 
 
-def run_onnx(path: Path, inputs: Inputs) -> FloatArray:
-    """The graph's output in ONNX Runtime on the CPU."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (output,) = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-    return np.asarray(output, np.float32)
-
-
 def _compare(graph: torch.nn.Module, path: Path, inputs: Inputs) -> FloatArray:
     with torch.inference_mode():
         expected = graph(*inputs.values()).numpy()
-    actual = run_onnx(path, inputs)
+    actual = OnnxSession(path)({name: tensor.numpy() for name, tensor in inputs.items()})
     difference = _distance(expected, actual)
     # Written so that NaN fails too.
     if not difference <= TOLERANCE:

@@ -20,6 +20,7 @@ from canopy_backend.errors import ExportError
 from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import Item
 from canopy_backend.limits import Limits
+from canopy_backend.manifest import Precision
 from canopy_backend.packing import PackedRows
 from canopy_backend.plan import plan_request
 from canopy_backend.refinement import refine, score
@@ -27,13 +28,15 @@ from canopy_backend.templates import query_text
 from canopy_backend.tokenization import pad
 from canopy_backend.tree import decode_tree
 from canopy_backend.triton.artefacts import NODE_ENCODER, QUERY_ENCODER, load_counter, load_pair
-from canopy_backend.triton.encoder import GRAPH_FILE, OnnxEncoder
+from canopy_backend.triton.encoder import GRAPH_FILE, Encoder
+from canopy_export.onnx_session import OnnxSession
 from canopy_export.source import read_source
 
-#: Smallest cosine between two vectors of the same text.
-MIN_COSINE: Final = 0.9999
-#: Two scores that are nearer than this are told apart by the rounding of vectors to float16 and by nothing else.
-TIE: Final = 1e-5
+#: Smallest cosine between two vectors of the same text, by the precision that is compared with float32.
+MIN_COSINE: Final[dict[Precision, float]] = {"fp32": 0.9999, "bf16": 0.9998}
+#: Two scores that are nearer than this are told apart by rounding and by nothing else: by that of vectors to float16,
+#: and in bfloat16 by that of the products too.
+TIE: Final[dict[Precision, float]] = {"fp32": 1e-5, "bf16": 2e-3}
 #: Items that are planned together; bounds the memory of one pass.
 _BATCH: Final = 16
 
@@ -55,8 +58,8 @@ class OnnxEncoders:
     """The exported graphs of a repository in ONNX Runtime."""
 
     def __init__(self, repository: Path) -> None:
-        self._query = OnnxEncoder(repository / QUERY_ENCODER / "1" / GRAPH_FILE)
-        self._node = OnnxEncoder(repository / NODE_ENCODER / "1" / GRAPH_FILE)
+        self._query = Encoder(OnnxSession(repository / QUERY_ENCODER / "1" / GRAPH_FILE))
+        self._node = Encoder(OnnxSession(repository / NODE_ENCODER / "1" / GRAPH_FILE))
 
     def query(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> FloatArray:
         """Padded rows ``[N,L]`` to vectors ``[N,D]``."""
@@ -125,6 +128,7 @@ class Parity:
         equal: Those with exactly the same kept runs.
         tied: Those that differ, where the reference compared two scores nearer than :data:`TIE`.
         first_difference: Query and item of the first pair that differs without such a tie.
+        precision: Arithmetic of the implementation, which the limits belong to.
     """
 
     cosine: float
@@ -132,11 +136,13 @@ class Parity:
     equal: int
     tied: int
     first_difference: tuple[int, int] | None
+    precision: Precision = "fp32"
 
     def require(self, name: str) -> None:
         """Raise :class:`ExportError` unless the gate is passed: cosine over the limit, decisions equal but for ties."""
-        if not self.cosine >= MIN_COSINE:
-            raise ExportError(f"{name}: smallest cosine {self.cosine:.6f}, limit {MIN_COSINE}")
+        limit = MIN_COSINE[self.precision]
+        if not self.cosine >= limit:
+            raise ExportError(f"{name}: smallest cosine {self.cosine:.6f}, limit {limit}")
         if self.equal + self.tied != self.decisions:
             raise ExportError(
                 f"{name}: {self.equal} of {self.decisions} decisions are equal, {self.tied} are ties; "
@@ -207,14 +213,20 @@ def run_endpoint(client: Any, repository: Path, queries: Sequence[str], items: S
     return Outcome(client.embed_query(list(queries)), nodes, kept)
 
 
-def compare(reference: Outcome, actual: Outcome) -> Parity:
-    """Compare two outcomes of the same queries and items; the reference's margins tell what is a tie."""
+def compare(reference: Outcome, actual: Outcome, precision: Precision = "fp32") -> Parity:
+    """Compare two outcomes of the same queries and items; the reference's margins tell what is a tie.
+
+    Args:
+        reference: That of float32.
+        actual: What is judged.
+        precision: Its arithmetic, ``fp32`` or ``bf16``.
+    """
     pairs = [(reference.queries, actual.queries), *zip(reference.nodes, actual.nodes, strict=True)]
     cosine = min(_cosine(np.asarray(left, np.float32), np.asarray(right, np.float32)) for left, right in pairs)
     different = [pair for pair, runs in reference.kept.items() if actual.kept[pair] != runs]
-    clear = [pair for pair in different if not reference.margins.get(pair, np.inf) < TIE]
+    clear = [pair for pair in different if not reference.margins.get(pair, np.inf) < TIE[precision]]
     total, tied = len(reference.kept), len(different) - len(clear)
-    return Parity(cosine, total, total - len(different), tied, clear[0] if clear else None)
+    return Parity(cosine, total, total - len(different), tied, clear[0] if clear else None, precision)
 
 
 def _cosine(left: FloatArray, right: FloatArray) -> float:

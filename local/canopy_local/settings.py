@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from canopy_backend.errors import StackError
-from canopy_backend.manifest import NodeEncoding
+from canopy_backend.manifest import NodeEncoding, Precision
 from canopy_export.example import NO_ADAPTER
 
 #: The checkout that this package is installed from; requirement files and the model repository lie in it.
@@ -28,6 +28,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
         adapter: LoRA adapter folder for the node encoder, ``none`` for the base model; by default the example's own
             with the example, none with another model.
         node_encoding: ``separate`` or ``contextual``; by default what the adapter was trained for, else separate.
+        precision: ``fp32`` or ``bf16`` for the node encoder; by default ``bf16`` with ``contextual``, else ``fp32``.
         host: Address that the servers listen on. Anything but loopback opens them to the network, without TLS.
         http_port, grpc_port, metrics_port: Ports of the evidence server.
         critic_http_port, critic_grpc_port, critic_metrics_port: Ports of the critic server.
@@ -43,6 +44,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: Path | None = None
     adapter: Path | None = None
     node_encoding: NodeEncoding | None = None
+    precision: Precision | None = None
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001

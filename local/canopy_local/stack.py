@@ -157,6 +157,7 @@ def export(settings: StackSettings, report: Report) -> None:
             settings.model_repository,
             adapter=adapter_for(settings.model, settings.adapter, settings.node_encoding),
             node_encoding=settings.node_encoding,
+            precision=settings.precision,
             profile="embedded",
             name=None if settings.model else EXAMPLE_NAME,
             reader_tokenizer=settings.critic_model / "tokenizer.json",

@@ -32,6 +32,8 @@ _VECTOR_FIELDS: Final = (
 #: ``separate`` encodes each node's text alone, ``contextual`` pools nodes from one pass over the item.
 NodeEncoding: TypeAlias = Literal["separate", "contextual"]
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
+#: Arithmetic of the matrix products; norms and pooling are float32 in all of them.
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int8"]
 Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -45,7 +47,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
         template: ``canopy_backend.templates.TEMPLATE_HASH`` at the time of the export.
         window: Most tokens that it reads at once, special tokens included.
         dimension: Length of its vectors.
-        precision: Arithmetic of the graph.
+        precision: Arithmetic of the encoder.
         pooling: How token states become one vector.
         node_encoding: ``separate`` encodes each node's text alone, ``contextual`` pools nodes from one pass.
         files: SHA-256 of each file, by path relative to the manifest's folder.
@@ -58,7 +60,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
     template: str
     window: Annotated[int, Meta(ge=8)]
     dimension: Annotated[int, Meta(ge=1, le=65535)]
-    precision: Literal["fp32", "fp16", "bf16", "int8"]
+    precision: Precision
     pooling: Pooling
     node_encoding: NodeEncoding = "separate"
     files: dict[str, Sha256] = {}

@@ -14,7 +14,10 @@ from canopy_backend.errors import ExportError
 from canopy_backend.items import TextItem
 from canopy_backend.manifest import AdapterCard, EncoderManifest
 from canopy_backend.templates import TEMPLATE_HASH
+from canopy_backend.triton.encoder import Encoder, OpenVinoSession
 from canopy_export.export import Exported, export_encoders
+from canopy_export.onnx_graph import packed_rows
+from canopy_export.onnx_session import OnnxSession
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
 from canopy_export.source import node_encoding_of, read_source
 
@@ -130,6 +133,47 @@ def test_the_node_encoding_is_the_node_encoder_s_alone(
     queries, items = ["w1 w2"], [TextItem(id="a", text="W1 w2 w3. W4 w5 w6. W7 w8 w9.")]
     one, other = (run_encoders(OnnxEncoders(folder), place, queries, items) for place in (repository[0], folder))
     assert compare(one, other).cosine < 0.999
+
+
+def test_the_precision_is_the_node_encoder_s_and_part_of_its_revision(
+    repository: tuple[Path, Exported], contextual: tuple[Path, Exported], tiny_model: Path, tmp_path: Path
+) -> None:
+    assert (repository[1].node.precision, contextual[1].node.precision) == ("fp32", "bf16")
+    assert contextual[1].query.precision == "fp32"
+    folder = tmp_path / "copy"
+    shutil.copytree(contextual[0], folder)
+    again = export_encoders(tiny_model, folder, name="tiny", node_encoding="contextual", precision="fp32")
+    assert again.built == ("node_encoder",)
+    assert again.node.revision != contextual[1].node.revision
+    assert again.node.files == contextual[1].node.files
+    served = export_encoders(tiny_model, folder, name="tiny", node_encoding="contextual", profile="onnx")
+    assert (served.built, served.node) == ((), again.node)
+    with pytest.raises(ExportError, match="profile 'onnx' serves fp32 only"):
+        export_encoders(tiny_model, folder, name="tiny", precision="bf16", profile="onnx")
+    with pytest.raises(ExportError, match="profile 'embedded' serves bf16 and fp32 only"):
+        export_encoders(tiny_model, folder, name="tiny", precision="int8")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_embedded_runtime_gives_the_graph_s_vectors(
+    precision: str, repository: tuple[Path, Exported], tmp_path: Path
+) -> None:
+    graph = repository[0] / "node_encoder" / "1" / "model.onnx"
+    inputs = {
+        name: tensor.numpy() for name, tensor in packed_rows(60, [[30, 8, 5], [], [70, 50], [9] * 12], 128).items()
+    }
+    inputs["slot_ids"] = inputs["segment_ids"]
+    expected = OnnxSession(graph, threads=1)(inputs)
+    embedded = Encoder(OpenVinoSession(graph, threads=1, precision=precision), chunk_tokens=160)
+    np.testing.assert_allclose(embedded(inputs), expected, atol={"fp32": 2e-6, "bf16": 5e-2}[precision])
+    assert not embedded(inputs)[1].any()
+    with pytest.raises(ExportError, match="no such file"):
+        OpenVinoSession(tmp_path / "model.onnx")
+    with pytest.raises(ExportError, match="precision 'int8' is not one of fp32, bf16"):
+        OpenVinoSession(graph, precision="int8")
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(ExportError, match=r"model\.onnx"):
+        OpenVinoSession(tmp_path / "model.onnx")
 
 
 def test_an_adapter_s_card_decides(tiny_model: Path, repository: tuple[Path, Exported], tmp_path: Path) -> None:

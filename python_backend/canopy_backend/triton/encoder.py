@@ -1,4 +1,4 @@
-"""An encoder inside the server's Python backend: the exported graph in ONNX Runtime on the CPU."""
+"""An encoder inside the server's Python backend: the exported graph in OpenVINO on the CPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from canopy_backend.errors import DeadlineExceeded, ExportError, InvalidRequest, code_of
+from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, Precision
+from canopy_backend.packing import TOKENS_A_SLOT
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import prepare_process
 from canopy_backend.triton.errors import to_triton
@@ -21,44 +23,89 @@ from canopy_backend.triton.model import Setting
 from canopy_backend.triton.tensors import Array
 
 GRAPH_FILE: Final = "model.onnx"
+#: OpenVINO's names of the precisions.
+_HINTS: Final[dict[Precision, str]] = {"fp32": "f32", "bf16": "bf16"}
+#: Rows are cut to multiples of this many columns, so that the runtime meets few shapes.
+_COLUMNS: Final = 16
+#: Input of the node graph whose values need room in its output.
+_SLOTS: Final = "slot_ids"
 
 
-class OnnxEncoder:
-    """An exported graph.
+class Session(Protocol):
+    """A loaded graph: one call of its runtime.
+
+    Attributes:
+        inputs: Names of the graph's inputs, each int64 ``[n, L]``; the second is zero where padding is.
+    """
+
+    inputs: tuple[str, ...]
+
+    def __call__(self, inputs: Mapping[str, Array]) -> Array:
+        """Inputs by name to the output float32 ``[n, ...]``, which is the caller's until the next call."""
+
+
+class OpenVinoSession:
+    """A graph in OpenVINO on the CPU.
 
     Args:
         path: The ONNX file.
         threads: Threads of one call; 0 is one for each CPU that this process may use.
-        chunk_tokens: Most tokens of one call, padding included; more rows go through in several calls.
-
-    Attributes:
-        inputs: Names of the graph's inputs, each int64 ``[n, L]``; the second is zero where padding is.
+        precision: ``bf16`` multiplies matrices in bfloat16 and keeps sums, norms and pooling in float32; a CPU without
+            bfloat16 does everything in float32.
 
     Raises:
-        ExportError: The file is missing or cannot be loaded.
+        ExportError: The file is missing or cannot be loaded, or the precision is not one of the two.
     """
 
-    def __init__(self, path: Path, *, threads: int = 0, chunk_tokens: int = 1024) -> None:
-        import onnxruntime
+    def __init__(self, path: Path, *, threads: int = 0, precision: Precision = "fp32") -> None:
+        import openvino
 
         if not path.is_file():
             raise ExportError(f"encoder graph {str(path)!r}: no such file; run the export")
-        options = onnxruntime.SessionOptions()
-        # ONNX Runtime's own choice counts physical cores only and leaves half of a small machine idle.
-        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
-        options.inter_op_num_threads = 1
-        # Waiting threads would spin on cores that the other models of the server need.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if precision not in _HINTS:
+            raise ExportError(f"encoder graph {str(path)!r}: precision {precision!r} is not one of {', '.join(_HINTS)}")
+        settings = {
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+            "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+            "NUM_STREAMS": 1,
+            # The server's other models need the same cores.
+            "ENABLE_CPU_PINNING": False,
+        }
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            core = openvino.Core()
+            self._request = core.compile_model(core.read_model(path), "CPU", settings).create_infer_request()
         except Exception as error:  # the library raises several types of its own
             raise ExportError(f"encoder graph {str(path)!r}: {error}") from None
+        self.inputs = tuple(one.any_name for one in self._request.model_inputs)
+
+    def __call__(self, inputs: Mapping[str, Array]) -> Array:
+        """See :class:`Session`."""
+        output: Array = self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)[0]
+        return output
+
+
+class Encoder:
+    """An exported graph that encodes no padding which it can leave out.
+
+    Args:
+        session: The graph.
+        chunk_tokens: Most tokens of one call, padding included; more rows go through in several calls.
+
+    Attributes:
+        inputs: Names of the graph's inputs.
+    """
+
+    def __init__(self, session: Session, *, chunk_tokens: int = 1024) -> None:
+        self._session = session
         self._chunk_tokens = chunk_tokens
-        self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self.inputs = session.inputs
         self._shapes: dict[int, tuple[int, ...]] = {}
 
     def __call__(self, inputs: Mapping[str, Array], *, until: float = math.inf) -> Array:
         """Encode n rows of one length: float32 ``[n, ...]``; a row that is all padding is zeros and costs nothing.
+
+        Rows go through the longest first, so that those of one call are about equally long, and the columns that are
+        padding in all of them are left out.
 
         Args:
             inputs: The graph's inputs by name.
@@ -67,32 +114,37 @@ class OnnxEncoder:
         Raises:
             DeadlineExceeded: It passed.
         """
-        used: npt.NDArray[np.bool_] = np.asarray(inputs[self.inputs[1]].any(axis=1))
-        if used.all():
-            return self._chunks(inputs, until)
-        width = inputs[self.inputs[1]].shape[1]
-        outputs = np.zeros((len(used), *self._row_shape(width)), np.float32)
-        if used.any():
-            outputs[used] = self._chunks({name: array[used] for name, array in inputs.items()}, until)
+        lengths = self._lengths(inputs)
+        order = np.argsort(-lengths, kind="stable")
+        rows, width = inputs[self.inputs[0]].shape
+        outputs = np.zeros((rows, *self._row_shape(width)), np.float32)
+        start, used = 0, int(np.count_nonzero(lengths))
+        while start < used:
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"the time of the request was over after {start} of {used} rows")
+            cut = min(width, -(-int(lengths[order[start]]) // _COLUMNS) * _COLUMNS)
+            chosen = order[start : min(used, start + max(1, self._chunk_tokens // cut))]
+            part = self._session({name: inputs[name][chosen, :cut] for name in self.inputs})
+            # Fewer columns have fewer slots; those that are missing hold nothing.
+            place: tuple[Any, ...] = (chosen, *(slice(size) for size in part.shape[1:]))
+            outputs[place] = part
+            start += len(chosen)
         return outputs
+
+    def _lengths(self, inputs: Mapping[str, Array]) -> npt.NDArray[np.intp]:
+        """Columns of each row that must be there: up to its last token, and enough for its slots."""
+        real = inputs[self.inputs[1]] != 0
+        lengths = np.where(real.any(axis=1), real.shape[1] - np.argmax(real[:, ::-1], axis=1), 0)
+        if _SLOTS in self.inputs:
+            lengths = np.maximum(lengths, TOKENS_A_SLOT * inputs[_SLOTS].max(axis=1, initial=0))
+        return lengths
 
     def _row_shape(self, width: int) -> tuple[int, ...]:
         """Shape of one row's output, which only the graph knows: asked once a width."""
         if width not in self._shapes:
             empty = dict.fromkeys(self.inputs, np.zeros((1, width), np.int64))
-            self._shapes[width] = self._chunks(empty, math.inf).shape[1:]
+            self._shapes[width] = self._session(empty).shape[1:]
         return self._shapes[width]
-
-    def _chunks(self, inputs: Mapping[str, Array], until: float) -> Array:
-        rows, width = next(iter(inputs.values())).shape
-        step = max(1, self._chunk_tokens // width)
-        chunks = []
-        for start in range(0, rows, step):
-            if time.monotonic() > until:
-                raise DeadlineExceeded(f"the time of the request was over after {start} of {rows} rows")
-            part = {name: array[start : start + step] for name, array in inputs.items()}
-            chunks.append(self._session.run(None, part)[0])
-        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
     def together(self, requests: Sequence[Mapping[str, Array]], *, until: float = math.inf) -> list[Array]:
         """Encode the rows of several requests; those of equal length go through in one batch.
@@ -138,11 +190,12 @@ class EncoderModel:
         self._stage = setting.folder.name
         (self._output,) = setting.outputs
         self._cached = setting.cached
-        self._encoder = OnnxEncoder(
+        session = OpenVinoSession(
             setting.folder / setting.version / GRAPH_FILE,
             threads=int(setting.parameters["threads"]),
-            chunk_tokens=int(setting.parameters["chunk_tokens"]),
+            precision=EncoderManifest.load(setting.folder / MANIFEST_FILE).precision,
         )
+        self._encoder = Encoder(session, chunk_tokens=int(setting.parameters["chunk_tokens"]))
         self._metrics = Metrics(self._stage)
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -44,6 +44,22 @@ def test_a_gate_lets_scores_decide_otherwise_that_only_rounding_tells_apart() ->
     assert (parity.decisions, parity.equal, parity.tied) == (2, 1, 1)
 
 
+def test_a_gate_knows_the_rounding_of_bfloat16() -> None:
+    one = Outcome(
+        np.eye(2, dtype=np.float32), [np.eye(2, dtype=np.float16)], {(0, 0): ((0, 1),), (1, 0): ((0, 2),)},
+        {(0, 0): 1e-2, (1, 0): 1e-3},
+    )  # fmt: skip
+    other = dataclasses.replace(one, kept={(0, 0): ((0, 1),), (1, 0): ((1, 2),)})
+    compare(one, other, "bf16").require("server")
+    with pytest.raises(ExportError, match="query 1 on item 0"):
+        compare(one, other).require("server")
+    with pytest.raises(ExportError, match="query 0 on item 0"):
+        compare(one, dataclasses.replace(other, kept={(0, 0): (), (1, 0): ((1, 2),)}), "bf16").require("server")
+    turned = dataclasses.replace(one, nodes=[np.array([[1, 0.03], [0, 1]], np.float16)])
+    with pytest.raises(ExportError, match=r"cosine 0\.9995\d+, limit 0\.9998"):
+        compare(one, turned, "bf16").require("server")
+
+
 def test_the_margin_is_that_of_the_comparisons_made() -> None:
     hierarchy = balanced(4)
     scores = np.array([0.5, 0.6, 0.4, 0.55, 0.75, 0.400001, 0.3], np.float32)

@@ -13,12 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from canopy_backend.errors import DeadlineExceeded
-from canopy_backend.triton.encoder import OnnxEncoder, give_up_at
+from canopy_backend.triton.encoder import Encoder, OpenVinoSession, give_up_at
 from canopy_backend.triton.model import Setting
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> OnnxEncoder:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A graph that gives its ids as floats, one row a call."""
     names = ("input_ids", "attention_mask")
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "l"]) for name in names]
@@ -32,7 +32,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> OnnxEncoder:
     )
     path: Path = tmp_path_factory.mktemp("graph") / "model.onnx"
     onnx.save(model, str(path))
-    return OnnxEncoder(path, threads=1, chunk_tokens=4)
+    return Encoder(OpenVinoSession(path, threads=1), chunk_tokens=4)
 
 
 def rows(n: int) -> dict[str, np.ndarray]:
@@ -40,13 +40,13 @@ def rows(n: int) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-def test_time_that_is_left_changes_nothing(encoder: OnnxEncoder) -> None:
+def test_time_that_is_left_changes_nothing(encoder: Encoder) -> None:
     first, second = encoder.together([rows(3), rows(2)], until=time.monotonic() + 60)
     assert first.tolist() == np.arange(12).reshape(3, 4).tolist()
     assert second.tolist() == np.arange(8).reshape(2, 4).tolist()
 
 
-def test_no_call_is_begun_after_the_time(encoder: OnnxEncoder) -> None:
+def test_no_call_is_begun_after_the_time(encoder: Encoder) -> None:
     with pytest.raises(DeadlineExceeded, match="over after 0 of 3 rows"):
         encoder.together([rows(3)], until=time.monotonic() - 1)
     idle = {name: np.zeros_like(array) for name, array in rows(2).items()}
