@@ -114,6 +114,7 @@ def run_questions(settings: Settings, questions: list[str], console: Console, *,
     if trace:
         path = trace_file.write(settings.home / "traces", answers, model=model, settings=settings.shown())
         console.print(f"trace: {path}", soft_wrap=True, markup=False)
+        console.print("canopy view makes a page of it", style="dim")
     return answers
 
 

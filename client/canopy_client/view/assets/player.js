@@ -44,8 +44,10 @@ export function player(cited, answer) {
   }
   function go(step) {
     stop();
+    const before = place;
     place = Math.min(end, Math.max(0, step));
-    show();
+    if (place !== before) show();
+    else controls.show(place, false, words.textContent);
   }
   function toggle() {
     if (timer !== null) return go(place);

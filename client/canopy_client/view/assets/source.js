@@ -13,7 +13,12 @@ export function sourceView(cited) {
   const { item, edges } = cited.original;
   const draw = { text: textRuns, table: tableRows, video: timeline, image: picture }[item.modality](item, edges);
   const body = el("div", { class: `source source-${item.modality}` });
-  return { element: body, show: (state, focus) => body.replaceChildren(...draw(state, focus)) };
+  const show = (state, focus) => {
+    const parts = draw(state, focus);
+    // What is there already stays: taken out and put back, it would lose its place and the focus.
+    if (parts.some((part, place) => body.childNodes[place] !== part)) body.replaceChildren(...parts);
+  };
+  return { element: body, show };
 }
 
 /** Where the item itself is not in the trace: what was kept of it. */
@@ -64,16 +69,21 @@ function tableRows(item) {
   const heads = [...(item.header_rows ?? []), item.columns].map((row) =>
     el("tr", {}, el("td", { class: "state" }), cells(row, "th")),
   );
+  const rows = item.rows.map((row) => el("tr", {}, el("td", { class: "state" }), cells(row, "td")));
+  const table = el("table", {}, item.caption && quoted(item.caption, {}, "caption"));
+  table.append(el("thead", {}, heads), el("tbody", {}, rows));
+  const empty = !rows.length && el("p", { class: "note" }, "This table has no rows.");
+  const shown = [el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, table), empty];
+  // Rows are made once and marked again at each step: a table may have thousands, and most of them stay as they are.
   return ({ states }, focus) => {
-    const rows = item.rows.map((row, place) => {
+    rows.forEach((row, place) => {
       const now = focus !== null && place >= focus.first && place < focus.last;
-      const state = el("td", { class: "state" }, WORDS[states[place]] || spoken("open"));
-      return el("tr", { class: classes(states[place], now && "now") }, state, cells(row, "td"));
+      const looks = classes(states[place], now && "now");
+      if (row.className === looks) return;
+      row.className = looks;
+      row.firstChild.replaceChildren(WORDS[states[place]] || spoken("open"));
     });
-    const table = el("table", {}, item.caption && quoted(item.caption, {}, "caption"));
-    table.append(el("thead", {}, heads), el("tbody", {}, rows));
-    const empty = !item.rows.length && el("p", { class: "note" }, "This table has no rows.");
-    return [el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, table), empty].filter(Boolean);
+    return shown.filter(Boolean);
   };
 }
 
