@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from canopy_backend.errors import CanopyError
 from canopy_backend.evidence import Evidence, Trace
+from canopy_backend.items import bring_trees
 from canopy_backend.limits import Limits
 from canopy_client.status import error_from_status
 
@@ -50,8 +51,12 @@ NO_OPTIONS: Final = RequestOptions()
 
 
 def compress_request(query: str, items: Sequence[bytes], options: RequestOptions = NO_OPTIONS) -> Any:
-    """The ``ModelInferRequest`` of ``compress``: ``QUERY`` STRING[1], ``ITEMS`` STRING[n] of JSON."""
-    request = _request("compress", options, ["EVIDENCE", "TRACE"])
+    """The ``ModelInferRequest`` of ``compress``: ``QUERY`` STRING[1], ``ITEMS`` STRING[n] of JSON.
+
+    Items that all bring their trees go to ``compress_indexed``, which decides alike and has fewer steps.
+    """
+    model = "compress_indexed" if bring_trees(items) else "compress"
+    request = _request(model, options, ["EVIDENCE", "TRACE"])
     _add_strings(request, "QUERY", [query.encode()])
     _add_strings(request, "ITEMS", items)
     return request

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,12 @@ from canopy_export.model_config import (
 #: Dimension of the example encoder, all-MiniLM-L6-v2; an export of another model writes the files again.
 DIMENSION: Final = 384
 #: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
+#: Models without a batch axis get no such queue: it is the dynamic batcher's, which in Triton 24.10 loses wake-ups
+#: where it cannot merge requests, and then takes one from its queue only when another comes in.
 MAX_QUEUE_SIZE: Final = 256
+#: Longest wait for an encoder, in microseconds; a caller's own timeout can only shorten it.
+MAX_QUEUE_US: Final = 120_000_000
+_QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT, MAX_QUEUE_US))
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
 
@@ -128,7 +134,7 @@ def fit(repository: Path, dimension: int) -> bool:
         ExportError: The node encoder's configuration cannot be parsed.
     """
     path = repository / "node_encoder" / "config.pbtxt"
-    if not path.is_file():
+    if not all((repository / name).is_file() for name in repository_configs(dimension)):
         return False
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
@@ -152,6 +158,20 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
                     _encode("query_encoder", ("QUERY_IDS", "QUERY_MASK"), "QUERY_EMBEDDING"),
                     _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
                     _step("refinement", ("ITEMS", "PLAN", "QUERY_EMBEDDING", "NODE_EMBEDDINGS"), _names(_EVIDENCE)),
+                )
+            ),
+        ),
+        # For requests whose items all bring their trees: nothing to plan, no node to encode, two hops less.
+        ModelConfig(
+            name="compress_indexed",
+            platform="ensemble",
+            input=(_QUERY, _ITEMS),
+            output=_EVIDENCE,
+            ensemble_scheduling=EnsembleScheduling(
+                (
+                    _step("tokenizer", ("QUERY",), ("IDS", "MASK")),
+                    _encode("query_encoder", ("IDS", "MASK"), "QUERY_EMBEDDING"),
+                    _step("refinement", ("ITEMS", "QUERY_EMBEDDING"), _names(_EVIDENCE)),
                 )
             ),
         ),
@@ -192,11 +212,13 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
     query_ids = tuple(Tensor(name, _INT64, (1, -1)) for name in ("QUERY_IDS", "QUERY_MASK"))
     item_ids = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("ITEM_IDS", "ITEM_MASK"))
     node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
+    # compress_indexed has neither.
+    planned = (replace(_PLAN, optional=True), replace(node_embeddings, optional=True))
     return (
         _python("hierarchy", (_QUERY, _ITEMS), (*query_ids, *_NODE_ROWS, _PLAN), limits),
         _python(
             "refinement",
-            (_ITEMS, _PLAN, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), node_embeddings),
+            (_ITEMS, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), *planned),
             _EVIDENCE,
             limits,
         ),
@@ -235,7 +257,7 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
                 max_batch_size=max_rows,
                 input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
                 output=(output,),
-                dynamic_batching=DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT)),
+                dynamic_batching=_QUEUE,
                 instance_group=(InstanceGroup(1, kind),),
                 # Queries repeat from round to round and from user to user; node rows hardly ever do.
                 response_cache=ResponseCache() if name == "query_encoder" else None,

@@ -68,10 +68,14 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """A bounded queue: more than ``max_queue_size`` waiting requests are refused at once."""
+    """A bounded queue: more than ``max_queue_size`` waiting requests are refused at once.
+
+    One that has waited ``default_timeout_microseconds`` is refused then, sooner where its caller says so.
+    """
 
     max_queue_size: int
     timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_microseconds: int = 0
     allow_timeout_override: bool = True
 
 

@@ -17,7 +17,7 @@ from canopy_local.settings import StackSettings
 
 #: The servers, and the models that each is asked to load; their composing models follow by themselves.
 EVIDENCE: Final = "evidence"
-MODELS: Final = {EVIDENCE: ("compress", "index", "embed_query"), CRITIC: ("critic",)}
+MODELS: Final = {EVIDENCE: ("compress", "compress_indexed", "index", "embed_query"), CRITIC: ("critic",)}
 PROFILE: Final = "embedded"
 PURPOSES: Final = ("http", "grpc", "metrics")
 _EXIT_TIMEOUT_S: Final = 10
@@ -119,6 +119,8 @@ def _flags(settings: StackSettings, name: str, token: str, wheel: Path, backend_
         "http-port": chosen["http"],
         "grpc-port": chosen["grpc"],
         "metrics-port": chosen["metrics"],
+        # Quantiles of each model's times, of those in C++ too, which the models' own metrics cannot see.
+        "metrics-config": "summary_latencies=true",
         "reuse-http-port": "false",
         "reuse-grpc-port": "false",
         "backend-directory": backend_folder,

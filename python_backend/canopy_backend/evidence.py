@@ -6,6 +6,8 @@ between two of them the text says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -17,7 +19,7 @@ from canopy_backend.fragments import Fragments, Unit, renderer
 from canopy_backend.fragments.table import gap_line, header_lines, row_line
 from canopy_backend.fragments.video import Transcript
 from canopy_backend.hierarchy import Hierarchy
-from canopy_backend.items import Item, Modality, TableItem, VideoItem
+from canopy_backend.items import Item, Modality, TableItem, TextItem, VideoItem
 
 SpanUnit: TypeAlias = Literal["code_point", "row", "millisecond", "image"]
 Outcome: TypeAlias = Literal["split", "kept", "dropped"]
@@ -35,6 +37,7 @@ VIDEO_GAP: Final = "[…]"
 _DIGITS: Final = 6
 
 Run: TypeAlias = tuple[int, int]
+Place: TypeAlias = tuple[int, int, int, int, int, float]
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -115,6 +118,25 @@ _encoder = msgspec.json.Encoder()
 _evidence_decoder = msgspec.json.Decoder(Evidence)
 
 
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The kept nodes of several items, item by item in source order, as one row a region.
+
+    Attributes:
+        item: The item's place.
+        first: First fragment.
+        last: One past the last fragment.
+        depth: Depth of the node.
+        score: Its score, rounded as on the wire.
+    """
+
+    item: list[int]
+    first: list[int]
+    last: list[int]
+    depth: list[int]
+    score: list[float]
+
+
 def assemble(
     item: Item,
     fragments: Fragments,
@@ -130,24 +152,83 @@ def assemble(
         item: The item.
         fragments: Its fragments.
         hierarchy: The nodes over them.
-        kept: integers ``[K]``, kept nodes in source order, K at least 1, none above another.
+        kept: integers ``[K]``, kept nodes, K at least 1, none above another.
         scores: float32 ``[N]``, cosine of the query and each node.
         tokens: int32 ``[F + 1]``, reader tokens of each fragment, then of what stands in front of every region.
         truncated: Whether text of the item did not reach the encoder.
     """
-    first, last = hierarchy.first[kept].tolist(), hierarchy.last[kept].tolist()
-    starts, ends = fragments.spans[:, 0], fragments.spans[:, 1]
-    runs: list[Run] = list(zip(first, last, strict=True))
-    total = len(fragments)
-    count = sum(end - start for start, end in runs)
-    render = renderer(item, fragments)
-    regions = [
-        Region(run[0], run[1], depth, int(starts[run[0]]), int(ends[run[1] - 1]), round(score, _DIGITS), render(*run))
-        for run, depth, score in zip(runs, hierarchy.depth[kept].tolist(), scores[kept].tolist(), strict=True)
+    mask = np.zeros(hierarchy.size, np.bool_)
+    mask[kept] = True
+    (evidence,), _ = assemble_many([item], [fragments], [hierarchy], mask, scores, [tokens])
+    return msgspec.structs.replace(evidence, truncated=True) if truncated else evidence
+
+
+def assemble_many(
+    items: Sequence[Item],
+    fragments: Sequence[Fragments],
+    hierarchies: Sequence[Hierarchy],
+    kept: npt.NDArray[np.bool_],
+    scores: npt.NDArray[np.float32],
+    tokens: Sequence[npt.NDArray[np.int32]],
+) -> tuple[list[Evidence], Regions]:
+    """The evidence of each of n items; arrays of all items are handled together.
+
+    Args:
+        items: The items.
+        fragments: Their fragments.
+        hierarchies: The nodes over them.
+        kept: bool ``[N]``, the kept nodes of all items one after another, at least one of each.
+        scores: float32 ``[N]``, cosine of the query and each node.
+        tokens: int32 ``[F_i + 1]`` of each item, as for :func:`assemble`.
+
+    Returns:
+        The evidence, and its regions as rows.
+    """
+    sizes = [hierarchy.size for hierarchy in hierarchies]
+    nodes = np.flatnonzero(kept)
+    owner = np.searchsorted(np.cumsum(sizes), nodes, side="right")
+    first = np.concatenate([hierarchy.first for hierarchy in hierarchies])[nodes]
+    order = np.lexsort((first, owner))
+    nodes, owner, first = nodes[order], owner[order], first[order]
+    last = np.concatenate([hierarchy.last for hierarchy in hierarchies])[nodes]
+    depth = np.concatenate([hierarchy.depth for hierarchy in hierarchies])[nodes]
+    counts = [len(one) for one in fragments]
+    before = np.cumsum([0, *counts[:-1]])  # fragments of the items in front
+    spans = np.concatenate([one.spans for one in fragments])
+    starts = spans[before[owner] + first, 0]
+    ends = spans[before[owner] + last - 1, 1]
+    # Token counts of a run of fragments as a difference of sums; each item has one entry more than it has fragments.
+    sums = np.concatenate([[0], *tokens]).cumsum()
+    lead = before + np.arange(len(items))
+    inside = sums[lead[owner] + last] - sums[lead[owner] + first]
+    bounds = np.searchsorted(owner, np.arange(len(items)))
+    prefix = sums[lead + counts + 1] - sums[lead + counts]
+    tokens_kept = (np.add.reduceat(inside, bounds) + prefix).tolist()
+    tokens_in = (sums[lead + counts + 1] - sums[lead]).tolist()
+    rounded = [round(value, _DIGITS) for value in scores[nodes].tolist()]
+    rows = Regions(owner.tolist(), first.tolist(), last.tolist(), depth.tolist(), rounded)
+    places = list(zip(rows.first, rows.last, rows.depth, starts.tolist(), ends.tolist(), rounded, strict=True))
+    edges = [*bounds.tolist(), len(places)]
+    evidence = [
+        _evidence(item, one, places[edges[place] : edges[place + 1]], tokens_in[place], tokens_kept[place])
+        for place, (item, one) in enumerate(zip(items, fragments, strict=True))
     ]
-    whole = count == total
-    pieces = _joined(runs)
-    text = regions[0].text if len(pieces) == len(regions) == 1 else _text(item, fragments, pieces)
+    return evidence, rows
+
+
+def _evidence(item: Item, fragments: Fragments, places: list[Place], tokens_in: int, tokens_kept: int) -> Evidence:
+    """The evidence of one item from its regions: first, last, depth, start, end, score."""
+    if isinstance(item, TextItem):
+        content = item.text
+        regions = [Region(*place, content[place[3] : place[4]]) for place in places]
+    else:
+        render = renderer(item, fragments)
+        regions = [Region(*place, render(place[0], place[1])) for place in places]
+    kept = 0
+    for place in places:
+        kept += place[1] - place[0]
+    text = regions[0].text if len(regions) == 1 else _text(item, fragments, _joined([place[:2] for place in places]))
+    total = len(fragments)
     return Evidence(
         item_id=item.id,
         modality=item.modality,
@@ -156,11 +237,10 @@ def assemble(
         regions=regions,
         unit=_UNITS[fragments.unit],
         fragments=total,
-        kept_fragments=count,
-        tokens_in=int(tokens.sum()),
-        tokens_kept=int(tokens[-1]) + sum(int(tokens[start:end].sum()) for start, end in pieces),
-        whole=whole,
-        truncated=truncated,
+        kept_fragments=kept,
+        tokens_in=tokens_in,
+        tokens_kept=tokens_kept,
+        whole=kept == total,
     )
 
 

@@ -99,6 +99,15 @@ _decoder = msgspec.json.Decoder(Item)
 _encoder = msgspec.json.Encoder()
 
 
+class _Glance(msgspec.Struct):
+    """Just enough of an item to see whether it has a tree, which stays as it is written."""
+
+    tree: msgspec.Raw = msgspec.Raw()
+
+
+_glance = msgspec.json.Decoder(_Glance)
+
+
 class _Identity(msgspec.Struct):
     """Just enough of a bad item to name it."""
 
@@ -155,6 +164,17 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
         places[item.id] = index
         items.append(item)
     return items
+
+
+def bring_trees(payloads: Sequence[bytes]) -> bool:
+    """Whether there are items, as JSON, and each brings a tree along; a glance that checks nothing else.
+
+    False where an item cannot be read: whoever parses it says what is wrong.
+    """
+    try:
+        return bool(payloads) and all(bytes(_glance.decode(one).tree) not in (b"", b"null") for one in payloads)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def json_schema() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final
@@ -44,6 +44,18 @@ def empty_row() -> PackedRows:
     """One row that holds nothing, for a model step that may not receive zero rows."""
     ids, segment_ids, position_ids, slot_ids = np.zeros((4, 1, MIN_WIDTH), np.int64)
     return PackedRows(ids, segment_ids, position_ids, slot_ids, np.zeros((0, 2), np.int32))
+
+
+def runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Cut a sequence into runs ``[first, last)`` whose sizes add up to at most ``most``; a larger one stands alone."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if place > first and total + size > most:
+            yield first, place
+            first, total = place, 0
+        total += size
+    if len(sizes) > first:
+        yield first, len(sizes)
 
 
 def row_width(longest: int) -> int:

@@ -25,7 +25,7 @@ from canopy_backend.limits import Limits
 from canopy_backend.manifest import NodeEncoding
 from canopy_backend.packing import PackedRows, empty_row, longest, pack, row_width
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
-from canopy_backend.tree import UNITS, Tree, content_hash, decode_tree
+from canopy_backend.tree import UNITS, Tree, content_hash, decode_tree, decode_trees
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -66,7 +66,7 @@ class RequestPlan:
     """All items of a request, in its order.
 
     Attributes:
-        items: One plan an item.
+        items: One plan an item; none where every item brings its tree, see :func:`indexed_trees`.
         window_counts: int32 ``[n]``, windows of each item for the retrieval encoder; empty where none are encoded.
         window_weights: int32 ``[W]``, tokens of each window.
         node_encoding: How the nodes of all of them are encoded.
@@ -106,10 +106,7 @@ class RequestPlan:
                 trees.append(Tree(revision, content, plan.fragments, plan.hierarchy, vectors, plan.tokens, reader))
             else:
                 own = own_tree(item, index, revision)
-                found, used = own.vectors.shape[1], embeddings.shape[2]
-                if found != used:
-                    reason = f"its vectors have {found} dimensions, this server's have {used}"
-                    raise InvalidItem(reason, index=index, item_id=item.id, field="tree")
+                _require_dimension(own, embeddings.shape[2], item, index)
                 trees.append(replace(own, tokens=plan.tokens, reader=reader))
         return trees
 
@@ -239,6 +236,38 @@ def plan_request(
     return rows, RequestPlan(plans, none, none, node_encoding)
 
 
+def indexed_trees(
+    items: Sequence[Item], *, revision: str, dimension: int, counter: TokenCounter, limits: Limits
+) -> list[Tree]:
+    """The trees of a request whose items all bring their own, so that nothing of it was planned.
+
+    Args:
+        items: The request's items.
+        revision: The node encoder's revision, which each tree must have.
+        dimension: The encoders' dimension.
+        counter: The reader's; counts the tokens of a tree again that was made with another.
+        limits: The request's limits, of which ``max_fragments`` is checked.
+
+    Raises:
+        InvalidItem, EncoderMismatch: A tree cannot be used; ``index`` is set.
+        LimitExceeded: An item has too many fragments.
+    """
+    for index, item in enumerate(items):
+        if item.tree is None:
+            raise InvalidItem(
+                "is missing: 'compress' encodes items without a tree", index=index, item_id=item.id, field="tree"
+            )
+    trees = decode_trees(items, revision=revision)
+    for index, (item, tree) in enumerate(zip(items, trees, strict=True)):
+        if len(tree.fragments) > limits.max_fragments:
+            limits.check("max_fragments", len(tree.fragments), f"item {index} ({item.id!r:.80}): fragments")
+        _require_dimension(tree, dimension, item, index)
+        if tree.reader != counter.revision:
+            tokens = count_tokens(item, tree.fragments, counter)
+            trees[index] = replace(tree, tokens=tokens, reader=counter.revision)
+    return trees
+
+
 def plan_vectors(
     plan: ItemPlan, embeddings: Float32Array, name: str, node_encoding: NodeEncoding = "separate"
 ) -> npt.NDArray[np.float16]:
@@ -290,6 +319,13 @@ def own_tree(item: Item, index: int, revision: str) -> Tree:
         return decode_tree(item.tree or b"", item=item, revision=revision)
     except InvalidItem as error:
         raise error.at(index) from None
+
+
+def _require_dimension(tree: Tree, used: int, item: Item, index: int) -> None:
+    found = tree.vectors.shape[1]
+    if found != used:
+        reason = f"its vectors have {found} dimensions, this server's have {used}"
+        raise InvalidItem(reason, index=index, item_id=item.id, field="tree")
 
 
 def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits) -> None:

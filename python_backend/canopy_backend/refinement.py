@@ -9,17 +9,29 @@ items at once by doubling the distance looked up on every step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from canopy_backend.hierarchy import Hierarchy
+from canopy_backend.packing import runs
 
+Float16Array = npt.NDArray[np.float16]
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
+#: Rows that are scored at once: what a core's cache holds, and a bound on the memory of one request.
+_BLOCK_ROWS: Final = 256
+#: Between the exponents of float32 and float16.
+_WIDENING: Final = np.float32(2.0**112)
+#: Sign, exponent and fraction of a float16 that was shifted to their places in a float32.
+_FIELDS: Final = np.array(0x8FFFE000, np.uint32).view(np.int32)[()]
 
-def score(vectors: npt.NDArray[np.float16], query: Float32Array) -> Float32Array:
+
+def score(vectors: Float16Array, query: Float32Array) -> Float32Array:
     """Cosine of each node with the query, as unit vectors' inner product.
 
     A row's sum does not depend on the other rows, as it would in a blocked matrix product: equal vectors get equal
@@ -32,9 +44,41 @@ def score(vectors: npt.NDArray[np.float16], query: Float32Array) -> Float32Array
     Returns:
         float32 ``[N]``.
     """
-    products: Float32Array = np.multiply(vectors, query, dtype=np.float32)
-    result: Float32Array = products.sum(axis=1)
+    return score_many([vectors], query)
+
+
+def score_many(vectors: Sequence[Float16Array], query: Float32Array) -> Float32Array:
+    """The scores of several items' nodes, one item after another; to the last bit those of each item alone.
+
+    Args:
+        vectors: float16 ``[N_i, D]`` of each item, unit length.
+        query: float32 ``[D]``, unit length.
+
+    Returns:
+        float32 ``[N]``, N the sum of all ``N_i``.
+    """
+    sizes = [len(one) for one in vectors]
+    result = np.empty(sum(sizes), np.float32)
+    # The widened vectors below are too small by this factor, which is a power of two: no product is rounded otherwise.
+    scaled = query.astype(np.float32) * _WIDENING
+    done = 0
+    for first, last in runs(sizes, _BLOCK_ROWS):
+        block = vectors[first] if last == first + 1 else np.concatenate(vectors[first:last])
+        for start in range(0, len(block), _BLOCK_ROWS):
+            part = _widened(block[start : start + _BLOCK_ROWS])
+            np.multiply(part, scaled, out=part)
+            part.sum(axis=1, out=result[done : done + len(part)])
+            done += len(part)
     return result
+
+
+def _widened(vectors: Float16Array) -> Float32Array:
+    """Finite float16 as float32 divided by ``2**112``, exactly; numpy's own cast takes the values one by one."""
+    bits = np.ascontiguousarray(vectors).view(np.int16).astype(np.int32)
+    np.left_shift(bits, 13, out=bits)
+    # The sign was copied into the bits between itself and the exponent.
+    np.bitwise_and(bits, _FIELDS, out=bits)
+    return bits.view(np.float32)
 
 
 def refine(hierarchy: Hierarchy, scores: Float32Array, *, keep_whole: bool = False) -> Int32Array:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -27,11 +27,14 @@ from canopy_backend.errors import EncoderMismatch, InvalidItem
 from canopy_backend.fragments import Fragments, Unit
 from canopy_backend.hierarchy import Hierarchy, balanced
 from canopy_backend.items import ImageItem, Item, TableItem, TextItem, VideoItem
+from canopy_backend.packing import runs
 
 MAGIC: Final = b"CNPYTREE"
 VERSION: Final = 1
 _FLOAT16: Final = 1
 _INFINITY: Final = 0x7C00
+#: Vector components that are joined for one check.
+_CHECKED_VALUES: Final = 1 << 20
 
 #: Units by their code in blobs and plans; append only.
 UNITS: Final[tuple[Unit, ...]] = ("text", "table", "video", "image")
@@ -147,22 +150,58 @@ def decode_tree(blob: bytes, *, item: Item, revision: str) -> Tree:
         InvalidItem: Field ``tree``; the blob is damaged, of another format or of another item.
         EncoderMismatch: Its vectors were made by another encoder; names both.
     """
+    tree = _read(blob, item, bytes.fromhex(revision))
+    try:
+        _check([item], [tree])
+    except InvalidItem as error:
+        raise _bad(item, error.reason) from None  # there is no request that the item could have a place in
+    return tree
+
+
+def decode_trees(items: Sequence[Item], *, revision: str) -> list[Tree]:
+    """The trees that items bring along, as :func:`decode_tree` reads each; an item without one is refused.
+
+    Raises:
+        InvalidItem: As :func:`decode_tree`; ``index`` is set.
+        EncoderMismatch: As :func:`decode_tree`.
+    """
+    encoder = bytes.fromhex(revision)
+    trees: list[Tree] = []
+    try:
+        for item in items:
+            trees.append(_read(item.tree or b"", item, encoder))
+    except InvalidItem as error:
+        raise error.at(len(trees)) from None
+    # The checks of the arrays, a few calls for all items together; bounded, for they join the vectors.
+    for first, last in runs([tree.vectors.size for tree in trees], _CHECKED_VALUES):
+        try:
+            _check(items[first:last], trees[first:last])
+        except InvalidItem as error:
+            raise error.at(first + (error.index or 0)) from None
+    return trees
+
+
+def _read(blob: bytes, item: Item, revision: bytes) -> Tree:
+    """A tree whose header, size, checksum, content and nodes are right; its arrays are not looked at."""
     if len(blob) < _BODY:
         raise _bad(item, f"{len(blob)} bytes are too few for a tree")
     header = _HEADER.unpack_from(blob)
     magic, version, dtype, unit, branching, dimension, n_fragments, n_nodes, encoder, content, reader = header
     if magic != MAGIC or version != VERSION or dtype != _FLOAT16:
         raise _bad(item, f"not a tree of version {VERSION}")
-    sizes = (8 * n_fragments, 16 * n_nodes, 4 * (n_fragments + 1), 2 * n_nodes * dimension)
-    if len(blob) != _BODY + sum(sizes):
-        raise _bad(item, f"{len(blob)} bytes where its header promises {_BODY + sum(sizes)}")
+    after_spans = _BODY + 8 * n_fragments
+    after_nodes = after_spans + 16 * n_nodes
+    after_tokens = after_nodes + 4 * (n_fragments + 1)
+    end = after_tokens + 2 * n_nodes * dimension
+    if len(blob) != end:
+        raise _bad(item, f"{len(blob)} bytes where its header promises {end}")
     view = memoryview(blob)
     if zlib.crc32(view[_BODY:], zlib.crc32(view[: _HEADER.size])) != _CHECKSUM.unpack_from(blob, _HEADER.size)[0]:
         raise _bad(item, "damaged: its checksum is wrong")
-    if encoder.hex() != revision:
+    if encoder != revision:
         raise EncoderMismatch(
-            f"item ({item.id!r:.80}), field 'tree': made by encoder {encoder.hex()}, this server runs {revision}; "
-            "index the item again"
+            f"item ({item.id!r:.80}), field 'tree': made by encoder {encoder.hex()}, this server runs "
+            f"{revision.hex()}; index the item again"
         )
     if content != content_hash(item):
         raise _bad(item, "made for other content than the item's")
@@ -170,32 +209,44 @@ def decode_tree(blob: bytes, *, item: Item, revision: str) -> Tree:
         raise _bad(item, "its header holds values that no tree has")
     if UNITS[unit] != item.modality:
         raise _bad(item, f"made for modality {UNITS[unit]!r}")
-    after_spans, after_nodes, after_tokens, _ = tuple(accumulate(sizes, initial=_BODY))[1:]
-    spans = np.frombuffer(blob, "<i4", 2 * n_fragments, _BODY).reshape(n_fragments, 2)
-    tokens = np.frombuffer(blob, "<i4", n_fragments + 1, after_nodes)
-    vectors = np.frombuffer(blob, "<f2", n_nodes * dimension, after_tokens).reshape(n_nodes, dimension)
     if blob[after_spans:after_nodes] != _node_table(n_fragments, branching):
         raise _bad(item, "its nodes are not the balanced hierarchy over its fragments")
-    _check(item, spans, tokens, vectors)
-    return Tree(
-        revision, content, Fragments(UNITS[unit], spans), balanced(n_fragments, branching), vectors, tokens, reader
-    )
+    spans = np.ndarray((n_fragments, 2), "<i4", blob, _BODY)
+    tokens = np.ndarray((n_fragments + 1,), "<i4", blob, after_nodes)
+    vectors = np.ndarray((n_nodes, dimension), "<f2", blob, after_tokens)
+    fragments = Fragments(UNITS[unit], spans)
+    return Tree(encoder.hex(), content, fragments, balanced(n_fragments, branching), vectors, tokens, reader)
 
 
-def _check(
-    item: Item,
-    spans: npt.NDArray[np.int32],
-    tokens: npt.NDArray[np.int32],
-    vectors: npt.NDArray[np.float16],
-) -> None:
-    """Refuse arrays that are whole but say something that cannot be."""
-    if spans[0, 0] != 0 or spans[-1, 1] != _extent(item) or (spans[1:, 0] != spans[:-1, 1]).any():
-        raise _bad(item, "its fragments do not cover the item")
-    if (spans[:, 0] > spans[:, 1]).any() or (tokens < 0).any():
-        raise _bad(item, "it holds a negative length")
+def _check(items: Sequence[Item], trees: Sequence[Tree]) -> None:
+    """Refuse arrays that are whole but say something that cannot be; ``index`` is set."""
+    spans = np.concatenate([tree.fragments.spans for tree in trees])
+    ends = np.cumsum([len(tree.fragments) for tree in trees])
+    first, last = ends - [len(tree.fragments) for tree in trees], ends - 1
+    expected = np.empty(len(spans), np.int32)
+    expected[1:] = spans[:-1, 1]
+    expected[first] = 0
+    wrong = spans[:, 0] != expected
+    wrong[last] |= spans[last, 1] != [_extent(item) for item in items]
+    if wrong.any():
+        _refuse(items, wrong, ends, "its fragments do not cover the item")
+    wrong = spans[:, 0] > spans[:, 1]
+    if wrong.any():
+        _refuse(items, wrong, ends, "it holds a negative length")
+    wrong = np.concatenate([tree.tokens for tree in trees]) < 0
+    if wrong.any():
+        _refuse(items, wrong, ends + np.arange(1, len(items) + 1), "it holds a negative length")
+    bits = np.concatenate([tree.vectors.view(np.uint16).ravel() for tree in trees])
     # Without its sign, a float16 is finite when its bits are below those of infinity.
-    if (vectors.view(np.uint16) & 0x7FFF).max() >= _INFINITY:
-        raise _bad(item, "its vectors are not finite")
+    if np.bitwise_and(bits, 0x7FFF, out=bits).max() >= _INFINITY:
+        sizes = np.cumsum([tree.vectors.size for tree in trees])
+        _refuse(items, bits >= _INFINITY, sizes, "its vectors are not finite")
+
+
+def _refuse(items: Sequence[Item], wrong: npt.NDArray[np.bool_], ends: npt.NDArray[np.integer], reason: str) -> None:
+    """Name the item that the first wrong value belongs to; ``ends`` is where the values of each item end."""
+    index = int(np.searchsorted(ends, np.argmax(wrong), side="right"))
+    raise _bad(items[index], reason).at(index)
 
 
 def _extent(item: Item) -> int:

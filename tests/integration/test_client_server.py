@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+from conftest import Stack
 from msgspec.structs import replace
 
 from canopy_backend.errors import DeadlineExceeded, InvalidItem, LimitExceeded, ServerUnavailable
@@ -16,6 +18,7 @@ from canopy_backend.items import Item, TableItem, TextItem
 from canopy_backend.limits import Limits
 from canopy_backend.sources import read_items
 from canopy_client import AsyncCanopyClient, CanopyClient, RetryPolicy
+from canopy_local.settings import StackSettings
 
 pytestmark = pytest.mark.server
 
@@ -131,3 +134,43 @@ def test_work_that_nobody_waits_for_ends(client: CanopyClient, items: list[Item]
     assert client.ready(deadline_s=30.0)
     assert time.monotonic() - started < 15.0
     assert len(client.compress(QUERY, items)) == len(items)
+
+
+def scraped(settings: StackSettings) -> dict[str, float]:
+    """The server's series by name and labels."""
+    text = httpx.get(f"http://127.0.0.1:{settings.metrics_port}/metrics", trust_env=False).text
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {series: float(value) for series, _, value in lines}
+
+
+def test_every_stage_has_its_times_among_the_metrics(client: CanopyClient, stack: Stack, items: list[Item]) -> None:
+    stages = ("hierarchy", "planner", "tokenizer", "query_encoder", "node_encoder", "refinement", "tree_writer")
+    before = scraped(stack.settings)
+    trees = [replace(one.item, tree=one.tree) for one in client.index(items)]
+    for _ in range(3):
+        client.compress(QUERY, items)
+    client.compress(QUERY, trees)
+    client.embed_query(["A query that no other test has."])
+    time.sleep(2.5)  # sums are handed to the server every second
+    after = scraped(stack.settings)
+
+    def grown(series: str) -> float:
+        return after[series] - before.get(series, 0.0)
+
+    counts = {stage: grown(f'canopy_stage_seconds_count{{stage="{stage}"}}') for stage in stages}
+    assert counts["refinement"] == 4
+    assert counts["hierarchy"] == 3
+    assert counts["planner"] == counts["tree_writer"] == 1
+    assert counts["tokenizer"] == 2
+    assert min(counts.values()) >= 1
+    for stage in stages:
+        buckets = [
+            after[f'canopy_stage_seconds_bucket{{le="{le}",stage="{stage}"}}'] for le in ("0.001", "0.1", "+Inf")
+        ]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == after[f'canopy_stage_seconds_count{{stage="{stage}"}}']
+    tokens = [grown(f"canopy_tokens_{name}_total") for name in ("kept", "in")]
+    assert 0 < tokens[0] <= tokens[1]
+    # The server's own quantiles, of ensembles and of models that are not Python's too.
+    version = 'model="compress_indexed",version="1",quantile="0.99"'
+    assert after[f"nv_inference_request_summary_us{{{version}}}"] > 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import grpc
 import msgspec
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from canopy_backend.evidence import Evidence
-from canopy_backend.items import Item
+from canopy_backend.items import Item, encode_item
 from canopy_backend.sources import read_items
-from canopy_client import CanopyClient
+from canopy_client import CanopyClient, codec
+from canopy_client.codec import RequestOptions
 
 pytestmark = pytest.mark.server
 
@@ -89,3 +92,25 @@ def test_regions_are_the_items_own_words(canopy: CanopyClient, items: list[Item]
             if item.modality == "text":
                 assert region.text == item.text[region.start : region.end]
         assert evidence.tokens_kept <= evidence.tokens_in
+
+
+def test_the_short_way_for_indexed_items_says_the_same_bytes(
+    canopy: CanopyClient, evidence_url: str, items: list[Item]
+) -> None:
+    trees = [msgspec.structs.replace(one.item, tree=one.tree) for one in canopy.index(items[:24])]
+    for trace in (False, True):
+        request = codec.compress_request(
+            QUERY, [encode_item(one) for one in trees], RequestOptions({"canopy_trace": trace})
+        )
+        with grpc.insecure_channel(evidence_url) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            answers = {}
+            for model in ("compress", "compress_indexed"):
+                request.model_name = model
+                request.ClearField("outputs")
+                reply = stub.ModelInfer(request, timeout=120)
+                names = [output.name for output in reply.outputs]
+                answers[model] = dict(zip(names, reply.raw_output_contents, strict=True))
+        assert answers["compress"].keys() == {"EVIDENCE", "REGIONS", "SCORES", "TRACE"}
+        assert answers["compress_indexed"] == answers["compress"]
+        assert bool(answers["compress"]["TRACE"]) is trace

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from canopy_backend.errors import InvalidRequest
+from canopy_backend.items import bring_trees
 from canopy_backend.limits import Limits
-from canopy_backend.packing import PackedRows
+from canopy_backend.packing import PackedRows, empty_row
 from canopy_backend.plan import RequestPlan, plan_request
 from canopy_backend.triton.artefacts import load_counter, load_pair
 from canopy_backend.triton.items import read_items
@@ -31,6 +32,9 @@ class HierarchyModel(Model):
         self._limits = Limits.from_parameters(setting.parameters)
         self._query, self._node = load_pair(setting.repository)
         self._counter = load_counter(setting.repository)
+        none = np.zeros(0, np.int32)
+        nothing = RequestPlan([], none, none, self._node.manifest.node_encoding)
+        self._nothing = {**row_tensors(empty_row()), "PLAN": plan_tensor(nothing)}
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Plan one request."""
@@ -38,6 +42,9 @@ class HierarchyModel(Model):
         if len(queries) != 1:
             raise InvalidRequest(f"QUERY must hold one query, not {len(queries)}")
         ids, mask = query_rows(queries, self._query.tokenizer, self._limits)
+        if bring_trees(string_list(inputs["ITEMS"])):
+            # The last step reads the items and their trees; here nothing depends on what they hold.
+            return {"QUERY_IDS": ids, "QUERY_MASK": mask, **self._nothing}
         items = read_items(inputs["ITEMS"], self._limits)
         rows, plan = plan_request(
             items,

@@ -60,11 +60,13 @@ class Model(ABC):
     Attributes:
         stage: Name of the model in messages and metrics.
         inputs: Names of its inputs.
+        optional: Names of inputs that a request may lack.
         options: Request options that it takes.
     """
 
     stage: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
@@ -96,11 +98,15 @@ class Model(ABC):
         self._metrics.flush(tally)
         return responses
 
+    def finalize(self) -> None:
+        """Called by the server when it unloads the model."""
+        self._metrics.close()
+
     def _respond(self, request: Any, tally: Tally) -> Any:
         try:
             with tally.timed():
                 options = parse_options(request.parameters(), self.options)
-                inputs = {name: tensors.read(request, name) for name in self.inputs}
+                inputs = tensors.read_all(request, self.inputs, self.optional)
                 return tensors.response(self.answer(inputs, options, tally))
         except Exception as error:  # one bad request must not fail those beside it
             tally.add("canopy_errors_total", code=code_of(error))

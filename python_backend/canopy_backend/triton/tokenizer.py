@@ -1,4 +1,4 @@
-"""``tokenizer``: queries to the query encoder's rows."""
+"""``tokenizer``: the first step of ``embed_query`` and ``compress_indexed``, queries to the query encoder's rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from canopy_backend.limits import Limits
 from canopy_backend.triton.artefacts import QUERY_ENCODER, load_encoder
 from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
-from canopy_backend.triton.options import Options
+from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.queries import query_rows
 from canopy_backend.triton.tensors import Array, string_list
 
@@ -18,6 +18,8 @@ class TokenizerModel(Model):
 
     stage = "tokenizer"
     inputs = ("QUERY",)
+    # A request's parameters reach every step of its ensemble; those of compress_indexed are for its last step.
+    options = COMPRESS_OPTIONS
 
     def load(self, setting: Setting) -> None:
         """Load the query encoder's tokenizer."""

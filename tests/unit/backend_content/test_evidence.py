@@ -13,6 +13,7 @@ from canopy_backend.errors import InvalidRequest
 from canopy_backend.evidence import (
     Trace,
     assemble,
+    assemble_many,
     decisions,
     decode_evidence,
     encode_evidence,
@@ -167,3 +168,21 @@ def test_a_trace_lists_every_visited_node():
 @pytest.mark.parametrize(("name", "text"), published().items())
 def test_the_published_schema_is_the_code_s(name, text):
     assert (SCHEMAS / name).read_text(encoding="utf-8") == text
+
+
+def test_items_assembled_together_are_those_assembled_alone():
+    clip = VideoItem(id="v", duration_s=95, segments=[Cue(0, 4, "We fire at noon."), Cue(28, 65, "Then it cools.")])
+    table = TableItem(id="t", columns=["a", "b"], rows=[["1", "2"], ["3"], ["4", "5"], []])
+    items = [HALE, table, ImageItem(id="i", caption="A kiln."), clip, TextItem(id="n", text="")]
+    chosen = [[3, 6], [1, 5], [0], [0], [0]]
+    fragments = [fragment(item) for item in items]
+    hierarchies = [balanced(len(one)) for one in fragments]
+    scores = [np.linspace(0.1, 0.9, one.size, dtype=np.float32) for one in hierarchies]
+    tokens = [np.arange(1, len(one) + 2, dtype=np.int32) for one in fragments]
+    kept = [np.isin(np.arange(one.size), nodes) for one, nodes in zip(hierarchies, chosen, strict=True)]
+    together, rows = assemble_many(items, fragments, hierarchies, np.concatenate(kept), np.concatenate(scores), tokens)
+    assert together == [evidence(item, nodes) for item, nodes in zip(items, chosen, strict=True)]
+    told = [(place, region) for place, one in enumerate(together) for region in one.regions]
+    assert rows.item == [place for place, _ in told]
+    for name in ("first", "last", "depth", "score"):
+        assert getattr(rows, name) == [getattr(region, name) for _, region in told]

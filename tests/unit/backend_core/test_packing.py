@@ -1,11 +1,13 @@
 """Packed rows: every sequence whole, in a row of its own segment, where first fit puts it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_backend.packing import pack, row_width
+from canopy_backend.packing import pack, row_width, runs
 
 lengths = st.lists(st.integers(1, 64), min_size=1, max_size=80) | st.lists(st.integers(1, 5), min_size=1, max_size=200)
 
@@ -79,3 +81,14 @@ def test_the_smallest_row_that_holds_the_longest(longest, width):
 def test_refuses_what_does_not_fit(sequences):
     with pytest.raises(ValueError, match="rows of 64 tokens"):
         pack(sequences, 64)
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 40))
+def test_runs_cover_everything_and_stay_small(sizes, most):
+    cut = list(runs(sizes, most))
+    assert [place for first, last in cut for place in range(first, last)] == list(range(len(sizes)))
+    for first, last in cut:
+        assert sum(sizes[first:last]) <= most or last == first + 1
+    for (first, last), (_, after) in pairwise(cut):
+        assert sum(sizes[first : last + 1]) > most, "a run ends only where the next one does not fit"
+        assert after > last

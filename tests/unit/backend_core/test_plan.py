@@ -13,7 +13,7 @@ from canopy_backend.encoding import plan_items
 from canopy_backend.errors import EncoderFailure, EncoderMismatch, InvalidItem, InvalidRequest, LimitExceeded
 from canopy_backend.items import ImageItem, TableItem, TextItem, VideoItem
 from canopy_backend.limits import Limits
-from canopy_backend.plan import RequestPlan, plan_request
+from canopy_backend.plan import RequestPlan, indexed_trees, plan_request
 from canopy_backend.tokenization import TokenCounter
 from canopy_backend.tree import encode_tree
 
@@ -203,3 +203,38 @@ def test_a_plan_of_other_items_is_refused(plan_of):
         plan.trees(ITEMS[:2], encoded(rows)[:, :1], revision=REVISION)
     with pytest.raises(InvalidRequest, match="windows"):
         plan.item_vectors(ITEMS[:2], np.ones((2, 3), np.float32))
+
+
+@pytest.fixture
+def indexed(plan_of, counter):
+    trees = trees_of(ITEMS, plan_of, counter)
+    return [msgspec.structs.replace(item, tree=encode_tree(tree)) for item, tree in zip(ITEMS, trees, strict=True)]
+
+
+def read_indexed(items, counter, **changes):
+    parts = {"revision": REVISION, "dimension": 6, "counter": counter, "limits": Limits()}
+    return indexed_trees(items, **{**parts, **changes})
+
+
+def test_trees_without_a_plan_are_those_of_a_plan(indexed, plan_of, counter):
+    planned = trees_of(indexed, plan_of, counter)
+    assert [encode_tree(one) for one in read_indexed(indexed, counter)] == [encode_tree(one) for one in planned]
+
+
+def test_trees_without_a_plan_are_counted_again_for_another_reader(indexed, plan_of, byte_level_file):
+    other = TokenCounter(byte_level_file)
+    planned = plan_of(ITEMS, counter=other)[1]
+    trees = read_indexed(indexed, other)
+    assert [one.tokens.tolist() for one in trees] == [one.tokens.tolist() for one in planned.items]
+    assert {one.reader for one in trees} == {other.revision}
+
+
+def test_trees_without_a_plan_meet_the_same_refusals(indexed, counter):
+    with pytest.raises(LimitExceeded, match=r"item 1 \('b'\): fragments: 7 is over the limit max_fragments=6"):
+        read_indexed([indexed[3], indexed[1]], counter, limits=Limits(max_fragments=6))
+    with pytest.raises(InvalidItem, match=r"item 0 \('a'\), field 'tree': .* 6 dimensions, this server's have 4"):
+        read_indexed(indexed, counter, dimension=4)
+    with pytest.raises(EncoderMismatch, match=f"{REVISION}.*{'cd' * 8}"):
+        read_indexed(indexed, counter, revision="cd" * 8)
+    with pytest.raises(InvalidItem, match=r"item 1 \('d'\), field 'tree': is missing: 'compress' encodes"):
+        read_indexed([indexed[0], ITEMS[3]], counter)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_backend.hierarchy import balanced
-from canopy_backend.refinement import refine, refine_many, score
+from canopy_backend.refinement import refine, refine_many, score, score_many
 
 # Few distinct values, so that parents and children often score the same.
 tied_scores = st.sampled_from(np.array([-0.5, 0.0, 0.1, 0.1 + 1e-8, 0.3], np.float32).tolist())
@@ -180,3 +180,29 @@ def test_a_score_is_the_same_alone_and_among_others():
     assert together[100] == together[7]
     assert all(score(vectors[place : place + 1], query)[0] == together[place] for place in (0, 7, 150, 202))
     np.testing.assert_allclose(together, vectors.astype(np.float64) @ query, rtol=1e-4, atol=1e-4)
+
+
+def plainly(vectors, query):
+    """Scores by numpy's own cast: the products in float32, each row summed by itself."""
+    return np.multiply(vectors, query, dtype=np.float32).sum(axis=1)
+
+
+def test_every_finite_float16_is_widened_exactly():
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    vectors = values[np.isfinite(values)].reshape(-1, 62)
+    rng = np.random.default_rng(2)
+    for query in (rng.normal(size=62), np.full(62, 1e-6), np.eye(62)[7]):
+        query = (query / np.linalg.norm(query)).astype(np.float32)
+        assert score(vectors, query).tobytes() == plainly(vectors, query).tobytes()
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 400), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=30)
+def test_scores_do_not_depend_on_the_company(sizes, dimension, seed):
+    rng = np.random.default_rng(seed)
+    vectors = [rng.normal(size=(size, dimension)).astype(np.float16) for size in sizes]
+    query = rng.normal(size=dimension).astype(np.float32)
+    query /= np.linalg.norm(query)
+    together = score_many(vectors, query)
+    assert together.tobytes() == b"".join(plainly(one, query).tobytes() for one in vectors)
+    assert together[: sizes[0]].tobytes() == score(vectors[0], query).tobytes()

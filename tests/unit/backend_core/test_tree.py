@@ -13,7 +13,7 @@ from canopy_backend.errors import EncoderMismatch, InvalidItem
 from canopy_backend.fragments import Fragments
 from canopy_backend.hierarchy import Hierarchy, balanced
 from canopy_backend.items import Cue, ImageItem, TableItem, TextItem, VideoItem
-from canopy_backend.tree import Tree, content_hash, decode_tree, encode_tree
+from canopy_backend.tree import Tree, content_hash, decode_tree, decode_trees, encode_tree
 
 REVISION = "00112233445566ff"
 
@@ -212,3 +212,49 @@ def test_arrays_that_do_not_belong_together_are_not_written():
         parts = {name: getattr(tree, name) for name in Tree.__slots__}
         with pytest.raises(ValueError, match="a tree of"):
             encode_tree(Tree(**{**parts, **change}))
+
+
+def carrying(sizes):
+    """Items that bring their trees."""
+    pairs = [tree_of(size, seed=place) for place, size in enumerate(sizes)]
+    return [
+        msgspec.structs.replace(item, id=f"{place}", tree=encode_tree(tree)) for place, (item, tree) in enumerate(pairs)
+    ]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
+@settings(deadline=None, max_examples=30)
+def test_trees_read_together_are_those_read_alone(sizes):
+    items = carrying(sizes)
+    together = decode_trees(items, revision=REVISION)
+    alone = [decode_tree(item.tree, item=item, revision=REVISION) for item in items]
+    assert [encode_tree(tree) for tree in together] == [encode_tree(tree) for tree in alone]
+    assert [tree.hierarchy for tree in together] == [tree.hierarchy for tree in alone]
+
+
+@pytest.mark.parametrize("name", ["gap", "end", "node", "token", "vector", "unit", "version"])
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_bad_tree_among_good_ones_is_named_by_its_place(name, place):
+    items = carrying([3, 1, 7, 2])
+    item, blob, reason = damaged(name)
+    items.insert(place, msgspec.structs.replace(item, tree=blob))
+    with pytest.raises(InvalidItem, match=reason) as caught:
+        decode_trees(items, revision=REVISION)
+    assert (caught.value.index, caught.value.item_id, caught.value.field) == (place, "passage", "tree")
+
+
+def test_large_trees_are_checked_in_parts(monkeypatch):
+    monkeypatch.setattr("canopy_backend.tree._CHECKED_VALUES", 40)
+    items = carrying([3, 9, 1, 5])
+    item, blob, reason = damaged("vector")
+    with pytest.raises(InvalidItem, match=reason) as caught:
+        decode_trees([*items, msgspec.structs.replace(item, tree=blob)], revision=REVISION)
+    assert caught.value.index == 4
+    assert len(decode_trees(items, revision=REVISION)) == 4
+
+
+def test_an_item_without_a_tree_is_refused():
+    items = carrying([2, 2])
+    with pytest.raises(InvalidItem) as caught:
+        decode_trees([items[0], msgspec.structs.replace(items[1], tree=None)], revision=REVISION)
+    assert caught.value.index == 1

@@ -117,6 +117,7 @@ class FakeServer:
         rows_per_item: Packed rows that each item takes, against ``max_rows``.
         failures: Statuses to answer with first, one a request.
         requests: Items or queries of each inference request.
+        models: The model that each asked.
     """
 
     def __init__(self, limits: Limits | None = None, *, rows_per_item: int = 1) -> None:
@@ -124,6 +125,7 @@ class FakeServer:
         self.rows_per_item = rows_per_item
         self.failures: deque[Refused] = deque()
         self.requests: list[list[bytes]] = []
+        self.models: list[str] = []
         self.parameters: list[dict[str, Any]] = []
         self.timeouts: list[float | None] = []
         self.lock = threading.Lock()
@@ -146,7 +148,8 @@ class FakeServer:
         payloads = unframe(tensors[name])
         self.requests.append(payloads)
         self.parameters.append({key: value.WhichOneof("parameter_choice") for key, value in request.parameters.items()})
-        return getattr(self, request.model_name)(request, payloads)
+        self.models.append(request.model_name)
+        return getattr(self, request.model_name.removesuffix("_indexed"))(request, payloads)
 
     def _check(self, payloads: list[bytes]) -> list[Item]:
         if len(payloads) > self.limits.max_items:

@@ -12,6 +12,7 @@ import pytest
 from client_fakes import FakeAioChannel, FakeChannel, FakeServer, Refused, text_item
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from canopy_backend.errors import (
     DeadlineExceeded,
@@ -111,6 +112,15 @@ async def test_large_calls_are_split_by_the_published_limits(call: Call) -> None
     vectors = await call(server, "embed_query", ["a" * n for n in range(1, 8)])
     assert vectors.dtype == np.float32
     assert vectors[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_only_items_that_all_bring_trees_take_the_short_way(call: Call) -> None:
+    server = FakeServer(Limits(max_items=2))
+    trees = [replace(text_item(f"{n}"), tree=b"tree") for n in range(4)]
+    await call(server, "compress", "q", [*trees, text_item("cold")])
+    assert sorted(server.models) == ["compress", "compress_indexed", "compress_indexed"]
+    await call(server, "compress", "q", [trees[0], text_item("cold")])
+    assert server.models[-1] == "compress"
 
 
 async def test_parts_with_too_many_rows_are_halved(call: Call) -> None:

@@ -47,6 +47,13 @@ def test_compress_request_has_the_tensors_of_the_protocol() -> None:
     assert request.id == "r1"
 
 
+def test_items_that_all_bring_trees_go_to_the_model_without_node_encoder() -> None:
+    tree, none, cold = b'{"id":"a","tree":"AAAA"}', b'{"id":"b","tree":null}', b'{"id":"c"}'
+    assert codec.compress_request("q", [tree, tree]).model_name == "compress_indexed"
+    for items in ([tree, none], [tree, cold], [cold], [b"no JSON"], []):
+        assert codec.compress_request("q", items).model_name == "compress"
+
+
 def test_critic_request_asks_for_the_answer_alone_and_the_counts() -> None:
     request = codec.critic_request("critic", "Hi", {"max_tokens": 5})
     raw = dict(zip([one.name for one in request.inputs], request.raw_input_contents, strict=True))

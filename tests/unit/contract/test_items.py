@@ -16,6 +16,7 @@ from canopy_backend.items import (
     TableItem,
     TextItem,
     VideoItem,
+    bring_trees,
     decode_item,
     decode_items,
     encode_item,
@@ -122,3 +123,22 @@ def test_the_schema_lists_the_four_modalities() -> None:
     schema = json_schema()
     assert set(schema["discriminator"]["mapping"]) == {"text", "table", "video", "image"}
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "all_of_them"),
+    [
+        ([b'{"tree": "AA=="}'], True),
+        ([b'{"id": "a", "tree": "AA==", "text": "x"}', b'{"tree":""}'], True),
+        ([b'{"tree": "AA=="}', b'{"id": "a"}'], False),
+        ([b'{"tree": null}'], False),
+        ([b'{"text": "\\"tree\\": 1"}'], False),
+        ([b'{"tree": "AA=="', b""], False),
+        ([b"[1]"], False),
+        ([b"[" * 100_000], False),
+        ([b"\xff"], False),
+        ([], False),
+    ],
+)
+def test_a_glance_tells_whether_every_item_brings_a_tree(payloads: list[bytes], all_of_them: bool) -> None:
+    assert bring_trees(payloads) is all_of_them

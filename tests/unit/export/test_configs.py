@@ -113,7 +113,9 @@ def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -
         read: set[str] = set()
         for step in ensemble.ensemble_scheduling.step:
             model = CONFIGS[f"{step.model_name}/config.pbtxt"]
-            assert set(step.input_map) == {tensor.name for tensor in model.input}
+            given = set(step.input_map)
+            assert {tensor.name for tensor in model.input if not tensor.optional} <= given
+            assert given <= {tensor.name for tensor in model.input}
             assert set(step.output_map) == {tensor.name for tensor in model.output}
             for tensor in model.output:
                 outer = step.output_map[tensor.name]
@@ -122,17 +124,30 @@ def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -
         for step in ensemble.ensemble_scheduling.step:
             model = CONFIGS[f"{step.model_name}/config.pbtxt"]
             for tensor in model.input:
-                assert types[step.input_map[tensor.name]] == tensor.data_type
-                read.add(step.input_map[tensor.name])
+                if tensor.name in step.input_map:
+                    assert types[step.input_map[tensor.name]] == tensor.data_type
+                    read.add(step.input_map[tensor.name])
         outputs = {tensor.name for tensor in ensemble.output}
         assert outputs <= set(types)
         assert set(types) - read == outputs, "every tensor is read by a step or goes out"
 
 
+def test_encoders_have_a_bounded_queue_and_models_without_batch_axis_no_batcher() -> None:
+    for name, config in CONFIGS.items():
+        if not config.max_batch_size:
+            assert config.dynamic_batching is None, name
+            continue
+        policy = parse(to_pbtxt(config)).dynamic_batching.default_queue_policy
+        assert 0 < policy.max_queue_size <= 256, name
+        assert 0 < policy.default_timeout_microseconds <= 300_000_000, name
+        assert policy.timeout_action == model_config_pb2.ModelQueuePolicy.REJECT, name
+        assert policy.allow_timeout_override, name
+
+
 def test_limits_are_published_and_bound_the_encoders() -> None:
     limits = Limits(max_items=7, max_rows=32)
     configs = repository_configs(limits=limits)
-    for model in ("hierarchy", "planner", "tokenizer"):
+    for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
         parameters = {name: value.string_value for name, value in configs[f"{model}/config.pbtxt"].parameters.items()}
         assert Limits.from_parameters(parameters) == limits
     assert parse(to_pbtxt(configs["node_encoder/config.pbtxt"])).max_batch_size == 32

@@ -34,10 +34,10 @@ def launched(tmp_path: Path, server: Environment, name: str) -> Launch:
     return triton_server.launch(settings, name, TOKEN, server=server, critic=Environment(tmp_path / "venvs" / "critic"))
 
 
-def test_evidence_server_loads_three_ensembles_on_loopback(tmp_path: Path, server: Environment) -> None:
+def test_evidence_server_loads_its_ensembles_on_loopback(tmp_path: Path, server: Environment) -> None:
     command = launched(tmp_path, server, "evidence").command
     loaded = [flag.partition("=")[2] for flag in command if flag.startswith("--load-model=")]
-    assert loaded == ["compress", "index", "embed_query"]
+    assert loaded == ["compress", "compress_indexed", "index", "embed_query"]
     for protocol in ("http", "grpc", "metrics"):
         assert f"--{protocol}-address=127.0.0.1" in command
     for flag in ("--disable-auto-complete-config", "--strict-readiness=true", "--model-control-mode=explicit",

@@ -19,7 +19,7 @@ from canopy_backend.tokenization import EncoderTokenizer
 from canopy_backend.triton.backend import check_numpy
 from canopy_backend.triton.errors import TRITON_CODES, describe, log_text
 from canopy_backend.triton.items import read_items
-from canopy_backend.triton.metrics import Tally
+from canopy_backend.triton.metrics import BUCKETS, Tally, stage_counts
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options, parse_options
 from canopy_backend.triton.queries import query_rows
 from canopy_backend.triton.tensors import string_array, string_list, text
@@ -127,6 +127,20 @@ def test_a_tally_adds_up_by_label() -> None:
     assert tally.counts["canopy_nodes_total", ()] == 15
     assert len(tally.seconds) == 1
     assert tally.seconds[0] >= 0
+
+
+def test_times_become_cumulative_buckets() -> None:
+    grown = stage_counts("planner", [0.0001, 0.0005, 0.3, 99.0])
+    stage = ("stage", "planner")
+    assert grown["canopy_stage_seconds_count", (stage,)] == 4
+    assert grown["canopy_stage_seconds_sum", (stage,)] == pytest.approx(99.3006)
+    buckets = {dict(labels)["le"]: amount for (name, labels), amount in grown.items() if name.endswith("_bucket")}
+    assert list(buckets) == [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
+    assert (buckets["0.00025"], buckets["0.0005"], buckets["0.25"], buckets["0.5"], buckets["+Inf"]) == (1, 2, 2, 3, 4)
+    assert list(buckets.values()) == sorted(buckets.values())
+    slow = stage_counts("planner", [3.0])
+    assert ("canopy_stage_seconds_bucket", (stage, ("le", "2.5"))) not in slow, "what does not grow is not sent"
+    assert stage_counts("planner", []) == {}
 
 
 def test_adapters_import_without_the_server() -> None:
