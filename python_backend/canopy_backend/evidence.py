@@ -97,7 +97,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What became of one visited node: ``split`` into better children, ``kept`` whole, or ``dropped``."""
+    """What became of one visited node: ``split`` into better children, ``kept`` whole, or ``dropped``.
+
+    Children of a kept node are ``dropped`` as nodes: they scored lower than it, and their fragments stay with it.
+    """
 
     node: int
     parent: int
@@ -109,7 +112,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """Every node of one item that the refinement visited, in breadth-first order."""
+    """Every node of one item whose score the refinement compared, in breadth-first order."""
 
     nodes: list[Decision]
 
@@ -245,7 +248,10 @@ def _evidence(item: Item, fragments: Fragments, places: list[Place], tokens_in: 
 
 
 def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.NDArray[np.integer[Any]]) -> Trace:
-    """Every node that was looked at on the way to the kept ones.
+    """Every node that was compared on the way to the kept ones, and below these, where their children scored lower.
+
+    A table that was kept whatever its scores has no comparisons, so where a kept node's children did not all score
+    lower, none of them is listed.
 
     Args:
         hierarchy: The item's nodes.
@@ -263,7 +269,11 @@ def decisions(hierarchy: Hierarchy, scores: npt.NDArray[np.float32], kept: npt.N
     outcome[kept] = 1
     visited = np.zeros(hierarchy.size, np.bool_)
     visited[0] = True
-    visited[1:] = split[hierarchy.parent[1:]]
+    above = hierarchy.parent[1:]
+    compared = split.copy()
+    compared[kept] = True
+    compared[above[(scores[1:] >= scores[above]) & ~split[above]]] = False
+    visited[1:] = compared[above]
     nodes = np.flatnonzero(visited)
     names: tuple[Outcome, ...] = ("split", "kept", "dropped")
     rows = zip(

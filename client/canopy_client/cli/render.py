@@ -87,13 +87,18 @@ def evidence_tree(one: Evidence) -> Tree:
     root = Tree(evidence_head(one), guide_style="dim")
     texts = {(region.first, region.last): region.text for region in one.regions}
     branches: dict[int, Tree] = {-1: root}
+    kept: set[int] = set()
     for node in one.trace.nodes if one.trace else ():
-        branches[node.node] = branches[node.parent].add(_node_line(node, texts.get((node.first, node.last), "")))
+        line = _node_line(node, texts.get((node.first, node.last), ""), lower=node.parent in kept)
+        branches[node.node] = branches[node.parent].add(line)
+        if node.outcome == "kept":
+            kept.add(node.node)
     return root
 
 
-def _node_line(node: Decision, text: str) -> Text:
-    mark, style = _MARKS[node.outcome]
+def _node_line(node: Decision, text: str, *, lower: bool) -> Text:
+    """One node; ``lower`` for a part of a kept node, which was compared and stays with it."""
+    mark, style = ("· lower", "dim") if lower else _MARKS[node.outcome]
     line = Text.assemble((f"{mark} ", style), (f"{node.score:+.3f} ", "bold" if node.outcome == "kept" else "dim"))
     line.append(f"[{node.first}, {node.last})", "dim")
     if text:

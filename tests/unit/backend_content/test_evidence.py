@@ -151,6 +151,17 @@ def test_laws_of_evidence(count, data):
         assert all(below) if outcome == "split" else not any(below)
 
 
+def test_a_trace_lists_what_a_kept_node_was_compared_with():
+    hierarchy = balanced(4)
+    scores = np.array([0.5, 0.8, 0.3, 0.7, 0.6, 0.1, 0.2], np.float32)
+    nodes = decisions(hierarchy, scores, np.array([1], np.int32)).nodes
+    assert [(one.node, one.outcome) for one in nodes] == [
+        (0, "split"), (1, "kept"), (2, "dropped"), (3, "dropped"), (4, "dropped"),
+    ]  # fmt: skip
+    whole = decisions(hierarchy, scores, np.array([0], np.int32)).nodes
+    assert [(one.node, one.outcome) for one in whole] == [(0, "kept")], "kept whatever its scores: nothing was compared"
+
+
 def test_a_trace_lists_every_visited_node():
     hierarchy = balanced(4)
     scores = np.array([0.5, 0.8, 0.3, 0.7, 0.9, 0.1, 0.2], np.float32)
