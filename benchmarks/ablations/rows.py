@@ -55,7 +55,8 @@ class Lab:
         base: The base model.
         reader: The reader's tokenizer.
         adapters: The shipped adapters by node encoding.
-        default: The node encoding of the rows that change one thing.
+        default: The node encoding of the serving rows.
+        short: The node encoding of the short runs.
         questions: What rows are measured on.
         training: What short runs learn from.
         work: Folder for adapters and graphs that are made on the way.
@@ -66,6 +67,7 @@ class Lab:
     reader: Path
     adapters: dict[NodeEncoding, Path]
     default: NodeEncoding
+    short: NodeEncoding
     questions: list[Question]
     training: list[Question]
     work: Path
@@ -166,14 +168,14 @@ def _onnx(lab: Lab, *, eight_bits: bool) -> VectorSource:
 
 def _trained(lab: Lab, **changes: Any) -> tuple[VectorSource, float]:
     """A short run with one setting changed, and its time."""
-    settings = TrainSettings(node_encoding=lab.default, epochs=1, dev_instances=0, check_every=1_000_000)
+    settings = TrainSettings(node_encoding=lab.short, epochs=1, dev_instances=0, check_every=1_000_000)
     settings = msgspec.structs.replace(settings, **changes)
     source = read_source(lab.base, name=lab.model_name)
     trained = train(source, settings, lab.training, [])
     folder = lab.work / "adapter"
     trained.model.save(folder, lab.model_name)
     adapter_card(source, settings).save(folder)
-    setup = replace(lab.setup(lab.default, branching=settings.branching), adapter=folder)
+    setup = replace(lab.setup(lab.short, branching=settings.branching), adapter=folder)
     return LocalSource(setup), trained.seconds
 
 
