@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from canopy_backend.items import Cue, TableItem, TextItem, VideoItem
-from canopy_client import CanopyClient
+from canopy_backend.errors import DeadlineExceeded
+from canopy_backend.items import Cue, TableItem, TextItem, VideoItem, encode_item
+from canopy_client import CanopyClient, RetryPolicy, codec
 
 pytestmark = pytest.mark.server
 
@@ -38,9 +44,11 @@ def strings(name: str, values: list[bytes]) -> triton.InferInput:
     return tensor
 
 
-def compress(raw: triton.InferenceServerClient, items: list[object], query: bytes = QUERY.encode()) -> list[dict]:
+def compress(
+    raw: triton.InferenceServerClient, items: list[object], query: bytes = QUERY.encode(), model: str = "compress"
+) -> list[dict]:
     payloads = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in items]
-    reply = raw.infer("compress", [strings("QUERY", [query]), strings("ITEMS", payloads)], client_timeout=120)
+    reply = raw.infer(model, [strings("QUERY", [query]), strings("ITEMS", payloads)], client_timeout=120)
     return [json.loads(blob) for blob in reply.as_numpy("EVIDENCE")]
 
 
@@ -161,8 +169,6 @@ def test_an_unknown_parameter_is_refused_by_name(raw: triton.InferenceServerClie
 def test_a_tree_of_another_text_and_a_damaged_tree_are_refused(
     raw: triton.InferenceServerClient, canopy: CanopyClient
 ) -> None:
-    import base64
-
     (indexed,) = canopy.index([GOOD])
     good = indexed.tree
     assert compress(raw, [{**GOOD, "tree": base64.b64encode(good).decode()}])
@@ -170,6 +176,31 @@ def test_a_tree_of_another_text_and_a_damaged_tree_are_refused(
         assert "tree" in refusal(raw, [{**GOOD, "tree": base64.b64encode(blob).decode()}])
     other = {**GOOD, "text": GOOD["text"] + " Open it.", "tree": base64.b64encode(good).decode()}
     assert "tree" in refusal(raw, [other])
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (GOOD, ["item 1", "'good'", "id", "item 0"]),
+        ({**GOOD, "id": "x"}, ["item 1", "'x'", "tree", "'compress'"]),
+        ({"id": "x", "modality": "smell", "tree": "AAAA"}, ["item 1", "'x'", "modality"]),
+        ({"id": "x", "modality": "text", "text": "a", "tree": ""}, ["item 1", "'x'", "tree"]),
+        (b'{"tree": ', ["item 1"]),
+    ],
+    ids=str,
+)
+def test_a_bad_item_is_named_on_the_short_way_too(
+    raw: triton.InferenceServerClient, canopy: CanopyClient, bad: object, words: list[str]
+) -> None:
+    (indexed,) = canopy.index([GOOD])
+    good = {**GOOD, "tree": base64.b64encode(indexed.tree).decode()}
+    with pytest.raises(InferenceServerException) as caught:
+        compress(raw, [good, bad], model="compress_indexed")
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT", caught.value
+    assert all(word in str(caught.value.message()) for word in words), caught.value
+    with pytest.raises(InferenceServerException, match="query"):
+        compress(raw, [good], b"  ", model="compress_indexed")
+    assert compress(raw, [good], model="compress_indexed")[0]["item_id"] == "good"
 
 
 def test_bad_requests_leave_the_others_in_flight_alone(raw: triton.InferenceServerClient, evidence_url: str) -> None:
@@ -197,3 +228,74 @@ def test_bad_requests_leave_the_others_in_flight_alone(raw: triton.InferenceServ
     assert len(answers) == 20
     assert len({json.dumps(answer) for answer in answers}) == 1
     assert codes == ["StatusCode.INVALID_ARGUMENT"] * 20
+
+
+def long_item(sentences: int) -> bytes:
+    """An item of which each sentence takes long to encode, as no two have a word in common."""
+    words = np.random.default_rng(11).integers(10_000, 99_999, (sentences, 90))
+    text = ". ".join("He said " + " ".join(map(str, row)) for row in words.tolist())
+    return encode_item(TextItem(id="long", text=text))
+
+
+def answered(raw: triton.InferenceServerClient, model: str) -> int:
+    return raw.get_inference_statistics(model).model_stats[0].inference_stats.success.count
+
+
+def wait_until_planned(raw: triton.InferenceServerClient, before: int) -> None:
+    """Until one more request has left the first step for the encoder."""
+    for _ in range(300):
+        if answered(raw, "hierarchy") > before:
+            return
+        time.sleep(0.1)
+    pytest.fail("the request never left the first step")
+
+
+async def test_a_full_queue_refuses_at_once_and_keeps_what_it_took(
+    raw: triton.InferenceServerClient, evidence_url: str
+) -> None:
+    """Many more requests than the node encoder's queue holds, while it is busy with a long one."""
+    (alone,) = compress(raw, [GOOD])
+    async with grpc.aio.insecure_channel(evidence_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        planned = answered(raw, "hierarchy")
+
+        async def ask(payload: bytes) -> tuple[str, float, bytes]:
+            try:
+                reply = await stub.ModelInfer(codec.compress_request(QUERY, [payload]), timeout=120)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name, time.monotonic(), (error.details() or "").encode()
+            return "OK", time.monotonic(), codec.unframe(reply.raw_output_contents[0])[0]
+
+        long = asyncio.create_task(ask(long_item(40)))
+        await asyncio.to_thread(wait_until_planned, raw, planned)
+        answers = await asyncio.gather(*(ask(json.dumps(GOOD).encode()) for _ in range(400)))
+        code, _, _ = await long
+    assert code == "OK"
+    refusals = [answer for answer in answers if answer[0] != "OK"]
+    accepted = [answer for answer in answers if answer[0] == "OK"]
+    assert {code for code, _, _ in refusals} <= {"UNAVAILABLE", "RESOURCE_EXHAUSTED"}, refusals[0]
+    assert refusals, "the queue is bounded"
+    assert len(accepted) >= 256, "what it holds is answered"
+    assert max(at for _, at, _ in refusals) < min(at for _, at, _ in accepted), "refused without a wait in the queue"
+    assert {json.loads(blob)["text"] for _, _, blob in accepted} == {alone["text"]}
+    assert compress(raw, [GOOD]) == [alone]
+
+
+def test_a_request_past_its_deadline_goes_no_further_than_its_step(
+    raw: triton.InferenceServerClient, evidence_url: str
+) -> None:
+    compress(raw, [GOOD])
+    planned, encoded, refined = (answered(raw, name) for name in ("hierarchy", "node_encoder", "refinement"))
+    with CanopyClient(evidence_url, retry=RetryPolicy(attempts=1)) as client, ThreadPoolExecutor(8) as pool:
+        client.limits()
+        long = pool.submit(compress, raw, [long_item(60)])
+        wait_until_planned(raw, planned)
+        late = [pool.submit(client.compress, QUERY, [{**GOOD, "id": f"{n}"}], deadline_s=0.5) for n in range(6)]
+        for one in late:
+            with pytest.raises(DeadlineExceeded):
+                one.result(timeout=60)
+        assert not long.done(), "the encoder was busy all the time"
+        assert long.result(timeout=240)
+    assert compress(raw, [GOOD]), "what waited in front of this one is settled"
+    assert answered(raw, "refinement") - refined == 2
+    assert answered(raw, "node_encoder") - encoded == 2, "the late ones left the encoder's queue without being encoded"
