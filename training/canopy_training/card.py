@@ -61,8 +61,8 @@ def _training(run: RunManifest) -> str:
     left_out = len(counted.lost) + len(counted.oversized)
     return f"""{counted.instances} instances from {counted.items} gold items{weak}; {left_out} more, named in the run's
 record, were left out. List-wise loss with scale {settings.scale:g} and gold weight {settings.gold_weight:g},
-{settings.epochs} epochs in {run.steps} steps of about {settings.step_tokens} tokens, AdamW at
-{settings.learning_rate:g} with a short rise and a cosine to zero, weight decay {settings.weight_decay:g}, rank
+{settings.epochs} epoch{"s" * (settings.epochs > 1)} in {run.steps} steps of about {settings.step_tokens} tokens, AdamW
+at {settings.learning_rate:g} with a short rise and a cosine to zero, weight decay {settings.weight_decay:g}, rank
 {settings.rank}, alpha {settings.alpha:g}, dropout {settings.dropout:g}, branching {settings.branching},
 seed {settings.seed}, {run.precision}{start}. {run.seconds / 60:.0f} minutes, {run.peak_mib} MiB at most, on
 {run.machine}.
