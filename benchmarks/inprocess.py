@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import workload
 from benchmarks.encoder import Repository
-from benchmarks.timing import median_ms
+from benchmarks.timing import best_ms, median_ms
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Item
 from canopy_backend.refinement import refine, score
@@ -36,7 +36,7 @@ class Refining(msgspec.Struct, frozen=True):
         depth: Levels below the root.
         refine_us: Scores and walk.
         walk_us: The walk alone.
-        product_us: numpy's matrix-vector product of the same vectors in float32.
+        product_us: numpy's matrix-vector product of the same vectors in float32, the fastest of all calls.
         half_us: The same in float16, which is how they are stored.
     """
 
@@ -74,6 +74,6 @@ def refining(fragments: int, branching: int = 2, repeats: int = 200, dimension: 
         depth=int(hierarchy.depth.max()),
         refine_us=1000 * median_ms(lambda: refine(hierarchy, score(half, query)), repeats),
         walk_us=1000 * median_ms(lambda: refine(hierarchy, scores), repeats),
-        product_us=1000 * median_ms(lambda: vectors @ query, repeats),
-        half_us=1000 * median_ms(lambda: half @ query.astype(np.float16), max(3, repeats // 10)),
+        product_us=1000 * best_ms(lambda: vectors @ query, repeats),
+        half_us=1000 * best_ms(lambda: half @ query.astype(np.float16), max(3, repeats // 10)),
     )

@@ -16,6 +16,12 @@ from canopy_training.evaluation.tables import table
 
 #: Folder of the figures, beside the page.
 FIGURES: Final = "performance"
+#: What this bench runs nowhere.
+_NEVER: Final = {
+    "a GPU, the `tensorrt` and the `onnx` profile": "the local stack serves the `embedded` profile on the CPU",
+    "a network between client and server": "all calls go over loopback",
+    "critic, reader and retrieval": "this bench measures the evidence server alone",
+}
 _ENCODERS: Final = {
     "triton": "node encoder through Triton, gRPC",
     "session": "the same graph in ONNX Runtime, in process",
@@ -51,7 +57,7 @@ def _method(results: Results) -> str:
         "## How it was measured",
         "",
         f"- Machine: {setup.machine}. Triton {setup.triton}, profile `embedded`; node encoder {setup.revision}.",
-        f"- Load: {setup.load} over gRPC on loopback. Each side of a ratio ran {rounds} times, in turn with the "
+        f"- Load: {setup.load} over gRPC on loopback. Each side of a ratio ran in {rounds} rounds, in turn with the "
         "others, after a warm-up; tables and ratios give medians of these rounds.",
         f"- Workload: {setup.items} items and {setup.questions} questions with ten items each ({setup.sources}). "
         "Ratios use ten passages of eight sentences of `examples/corpus`; their trees add "
@@ -199,9 +205,8 @@ def _refining(results: Results) -> str:
         for one in results.refining
     ]
     header = ["fragments", "branching", "depth", "scores and walk µs", "walk µs", "product µs", "float16 product µs"]
-    return "## Refinement alone, in process\n\nProduct: numpy's matrix-vector product of the same vectors.\n\n" + table(
-        header, rows
-    )
+    note = "Product: numpy's matrix-vector product of the same vectors, the fastest of all calls."
+    return f"## Refinement alone, in process\n\n{note}\n\n{table(header, rows)}"
 
 
 def _merging(results: Results) -> str:
@@ -243,7 +248,7 @@ def _memory(results: Results, figures: Sequence[str]) -> str:
 
 
 def _not_run(results: Results) -> str:
-    lines = [f"- {what}: {why}." for what, why in results.not_run.items()]
+    lines = [f"- {what}: {why}." for what, why in (_NEVER | results.not_run).items()]
     return "## What was not run\n\n" + "\n".join(lines)
 
 
