@@ -259,12 +259,13 @@ async def test_a_full_queue_refuses_at_once_and_keeps_what_it_took(
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         planned = answered(raw, "hierarchy")
 
-        async def ask(payload: bytes) -> tuple[str, float, bytes]:
+        async def ask(payload: bytes) -> tuple[str, float, str]:
             try:
                 reply = await stub.ModelInfer(codec.compress_request(QUERY, [payload]), timeout=120)
             except grpc.aio.AioRpcError as error:
-                return error.code().name, time.monotonic(), (error.details() or "").encode()
-            return "OK", time.monotonic(), codec.unframe(reply.raw_output_contents[0])[0]
+                return error.code().name, time.monotonic(), error.details() or ""
+            (evidence,) = codec.compress_response(reply, 1, trace=False)
+            return "OK", time.monotonic(), evidence.text
 
         long = asyncio.create_task(ask(long_item(40)))
         await asyncio.to_thread(wait_until_planned, raw, planned)
@@ -277,7 +278,7 @@ async def test_a_full_queue_refuses_at_once_and_keeps_what_it_took(
     assert refusals, "the queue is bounded"
     assert len(accepted) >= 256, "what it holds is answered"
     assert max(at for _, at, _ in refusals) < min(at for _, at, _ in accepted), "refused without a wait in the queue"
-    assert {json.loads(blob)["text"] for _, _, blob in accepted} == {alone["text"]}
+    assert {text for _, _, text in accepted} == {alone["text"]}
     assert compress(raw, [GOOD]) == [alone]
 
 
