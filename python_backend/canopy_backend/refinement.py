@@ -66,8 +66,8 @@ def score_many(vectors: Sequence[Float16Array], query: Float32Array) -> Float32A
         block = vectors[first] if last == first + 1 else np.concatenate(vectors[first:last])
         for start in range(0, len(block), _BLOCK_ROWS):
             part = _widened(block[start : start + _BLOCK_ROWS])
-            np.multiply(part, scaled, out=part)
-            part.sum(axis=1, out=result[done : done + len(part)])
+            # Row by row, unlike a matrix product of BLAS, whose sums depend on how many rows there are.
+            np.einsum("nd,d->n", part, scaled, out=result[done : done + len(part)])
             done += len(part)
     return result
 
