@@ -51,8 +51,7 @@ def main() -> None:
         start = time.monotonic()
         results = measure(options.data, home, QUICK if options.quick else FULL, options.threads)
         _report(f"took {time.monotonic() - start:.0f} s")
-        home.mkdir(parents=True, exist_ok=True)
-        (home / JSON_FILE).write_bytes(msgspec.json.encode(results))
+        _keep(results, home)
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         names = draw(results, PAGE.parent / FIGURES)
@@ -76,6 +75,7 @@ def measure(data: Path | None, home: Path, extent: Extent, threads: int) -> Resu
     with Rivals(model, home, threads=threads, servers=kinds) as rivals, tempfile.TemporaryDirectory() as folder:
         with evidence("separate", _report) as server, generator(server.url, Path(folder)) as requests:
             results = _separate(server, requests, rivals, work, extent, threads)
+            _keep(results, home)  # so that half an hour is not lost with what comes after it
         with evidence("contextual", _report) as server, generator(server.url, Path(folder)) as requests:
             query, items = work.questions[0].question, workload.passages()
             repository = Repository(server.repository)
@@ -131,6 +131,11 @@ def _refining(extent: Extent) -> list[inprocess.Refining]:
     found = [inprocess.refining(1000) for _ in range(extent.rounds)]
     found += [inprocess.refining(fragments) for fragments in (8, 64)]
     return found + [inprocess.refining(1000, branching) for branching in (4, 8, 16)]
+
+
+def _keep(results: Results, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / JSON_FILE).write_bytes(msgspec.json.encode(results))
 
 
 def _setup(
