@@ -97,8 +97,8 @@ def page(table: Table) -> str:
         f"Each row changes one thing and is measured on the gold items of the same {table.questions} questions of dev; "
         f"serving rows use the {table.default} encoding, short runs learn from {table.training} questions in one epoch "
         f"with the {table.short} encoding, which is the cheaper one to train. "
-        "*Agreement* is the share of fragments that are kept or dropped as by the first row of the part. Tokens kept and "
-        "agreement are shares of sums over all questions, in which long transcripts weigh most; recall is a mean over "
+        "*Agreement* is the share of fragments that are kept or dropped as by the first row of the part. Tokens kept "
+        "and agreement are shares of sums over all questions, in which long transcripts weigh most; recall is a mean over "
         "questions. Decisions of trees of another branching are other decisions. Made by",
         "",
         f"    {table.command}",
