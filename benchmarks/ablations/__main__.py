@@ -98,8 +98,8 @@ def page(table: Table) -> str:
         f"serving rows use the {table.default} encoding, short runs learn from {table.training} questions in one epoch "
         f"with the {table.short} encoding, which is the cheaper one to train. "
         "*Agreement* is the share of fragments that are kept or dropped as by the first row of the part. Tokens kept "
-        "and agreement are shares of sums over all questions, in which long transcripts weigh most; recall is a mean over "
-        "questions. Decisions of trees of another branching are other decisions. Made by",
+        "and agreement are shares of sums over all questions, in which long transcripts weigh most; recall is a mean "
+        "over questions. Decisions of trees of another branching are other decisions. Made by",
         "",
         f"    {table.command}",
     ]
