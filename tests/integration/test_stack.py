@@ -26,6 +26,7 @@ from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings, variable_of
 from canopy_local.stack import ServerStatus
 from canopy_local.state import State
+from canopy_local.triton_server import MODELS
 
 pytestmark = pytest.mark.server
 
@@ -215,7 +216,7 @@ def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
 def test_failed_start_shows_the_log_and_leaves_nothing(settings: StackSettings, tmp_path: Path) -> None:
     stack_module.down(settings, servers=EVIDENCE)
     repository = tmp_path / "repository"
-    for model in ("compress", "index", "embed_query"):
+    for model in MODELS["evidence"]:
         (repository / model / "1").mkdir(parents=True)
         (repository / model / "config.pbtxt").write_text("max_batch_size: nonsense")
     broken = msgspec.structs.replace(settings, model_repository=repository)
