@@ -37,10 +37,12 @@ from canopy_export.model_config import (
 DIMENSION: Final = 384
 #: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
 #: Models without a batch axis get no such queue: it is the dynamic batcher's, which in Triton 24.10 loses wake-ups
-#: where it cannot merge requests, and then takes one from its queue only when another comes in.
+#: where it cannot merge requests, and then takes one from its queue only when another comes in. See MAX_WAIT_MS.
 MAX_QUEUE_SIZE: Final = 256
 #: Longest wait for an encoder, in microseconds; a caller's own timeout can only shorten it.
 MAX_QUEUE_US: Final = 120_000_000
+#: Longest wait of a request with trees for its last step, in milliseconds: some hundred requests on two cores.
+MAX_WAIT_MS: Final = 1000
 _QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT, MAX_QUEUE_US))
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
@@ -58,6 +60,7 @@ _QUERY: Final = Tensor("QUERY", _STRING, (1,))
 _QUERIES: Final = Tensor("QUERY", _STRING, (-1,))
 _ITEMS: Final = Tensor("ITEMS", _STRING, (-1,))
 _PLAN: Final = Tensor("PLAN", _UINT8, (-1,))
+_ARRIVAL: Final = Tensor("ARRIVAL", _INT64, (1,))
 _EVIDENCE: Final = (
     Tensor("EVIDENCE", _STRING, (-1,)),
     Tensor("REGIONS", _INT32, (-1, 4)),
@@ -169,9 +172,9 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("tokenizer", ("QUERY",), ("IDS", "MASK")),
+                    _step("tokenizer", ("QUERY",), ("IDS", "MASK", "ARRIVAL")),
                     _encode("query_encoder", ("IDS", "MASK"), "QUERY_EMBEDDING"),
-                    _step("refinement", ("ITEMS", "QUERY_EMBEDDING"), _names(_EVIDENCE)),
+                    _step("refinement", ("ITEMS", "QUERY_EMBEDDING", "ARRIVAL"), _names(_EVIDENCE)),
                 )
             ),
         ),
@@ -212,20 +215,20 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
     query_ids = tuple(Tensor(name, _INT64, (1, -1)) for name in ("QUERY_IDS", "QUERY_MASK"))
     item_ids = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("ITEM_IDS", "ITEM_MASK"))
     node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
-    # compress_indexed has neither.
-    planned = (replace(_PLAN, optional=True), replace(node_embeddings, optional=True))
+    # The first two come from compress, the last from compress_indexed.
+    planned = tuple(replace(tensor, optional=True) for tensor in (_PLAN, node_embeddings, _ARRIVAL))
     return (
         _python("hierarchy", (_QUERY, _ITEMS), (*query_ids, *_NODE_ROWS, _PLAN), limits),
         _python(
             "refinement",
             (_ITEMS, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), *planned),
             _EVIDENCE,
-            limits,
+            limits | {"max_wait_ms": Parameter(str(MAX_WAIT_MS))},
         ),
         _python(
             "tokenizer",
             (_QUERIES,),
-            (Tensor("IDS", _INT64, (-1, -1)), Tensor("MASK", _INT64, (-1, -1))),
+            (Tensor("IDS", _INT64, (-1, -1)), Tensor("MASK", _INT64, (-1, -1)), _ARRIVAL),
             limits,
         ),
         _python("planner", (_ITEMS,), (*_NODE_ROWS, *item_ids, _PLAN), limits),

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from msgspec import structs
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -280,6 +281,35 @@ async def test_a_full_queue_refuses_at_once_and_keeps_what_it_took(
     assert max(at for _, at, _ in refusals) < min(at for _, at, _ in accepted), "refused without a wait in the queue"
     assert {text for _, _, text in accepted} == {alone["text"]}
     assert compress(raw, [GOOD]) == [alone]
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "timeout_us", "words"),
+    [
+        (0, 0, None),
+        (0, 5_000_000, None),
+        (2, 0, "waited 2."),
+        (2, 60_000_000, "max_wait_ms"),
+        (0.5, 100_000, "0.1 s, was over before its turn came"),
+    ],
+)
+def test_a_request_with_trees_that_waited_too_long_for_its_last_step_is_refused_there(
+    raw: triton.InferenceServerClient, canopy: CanopyClient, waited_s: float, timeout_us: int, words: str | None
+) -> None:
+    """What compress_indexed hands to its last step, sent to it directly with an arrival in the past."""
+    item = TextItem(id="good", title="Kiln", text=GOOD["text"])
+    indexed = structs.replace(item, tree=canopy.index([item])[0].tree)
+    embedding = triton.InferInput("QUERY_EMBEDDING", [1, 384], "FP32")
+    embedding.set_data_from_numpy(canopy.embed_query([QUERY]))
+    since = triton.InferInput("ARRIVAL", [1], "INT64")
+    since.set_data_from_numpy(np.array([time.monotonic_ns() - int(waited_s * 1e9)]))
+    inputs = [strings("ITEMS", [encode_item(indexed)]), embedding, since]
+    if words is None:
+        reply = raw.infer("refinement", inputs, timeout=timeout_us)
+        assert [json.loads(reply.as_numpy("EVIDENCE")[0])] == compress(raw, [GOOD])
+        return
+    with pytest.raises(InferenceServerException, match=words):
+        raw.infer("refinement", inputs, timeout=timeout_us)
 
 
 def test_a_request_past_its_deadline_goes_no_further_than_its_step(

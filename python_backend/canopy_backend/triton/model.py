@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import msgspec
 
 from canopy_backend.errors import code_of
 from canopy_backend.triton import tensors
-from canopy_backend.triton.backend import prepare_process
+from canopy_backend.triton.backend import pb_utils, prepare_process
 from canopy_backend.triton.errors import to_triton
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.options import Options, parse_options
 from canopy_backend.triton.tensors import Array
+from canopy_backend.triton.waiting import ARRIVAL, check_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,17 @@ class Model(ABC):
     Attributes:
         stage: Name of the model in messages and metrics.
         inputs: Names of its inputs.
-        optional: Names of inputs that a request may lack.
+        optional: Names of inputs that a request may lack. One that brings ``ARRIVAL`` is refused after
+            ``longest_wait_s``, before its other inputs are read.
         options: Request options that it takes.
+        longest_wait_s: Seconds.
     """
 
     stage: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     optional: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
+    longest_wait_s: float = math.inf
 
     @abstractmethod
     def load(self, setting: Setting) -> None:
@@ -102,9 +107,17 @@ class Model(ABC):
         """Called by the server when it unloads the model."""
         self._metrics.close()
 
+    def _check_wait(self, request: Any) -> None:
+        if ARRIVAL not in self.optional:
+            return
+        since = pb_utils().get_input_tensor_by_name(request, ARRIVAL)
+        if since is not None:
+            check_wait(since.as_numpy(), timeout_us=request.timeout(), longest_s=self.longest_wait_s)
+
     def _respond(self, request: Any, tally: Tally) -> Any:
         try:
             with tally.timed():
+                self._check_wait(request)
                 options = parse_options(request.parameters(), self.options)
                 inputs = tensors.read_all(request, self.inputs, self.optional)
                 return tensors.response(self.answer(inputs, options, tally))

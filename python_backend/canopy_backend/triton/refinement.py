@@ -22,21 +22,23 @@ from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.tensors import Array, string_array
+from canopy_backend.triton.waiting import ARRIVAL
 
 
 class RefinementModel(Model):
     """``ITEMS``, ``PLAN`` and the vectors to ``EVIDENCE``, ``REGIONS``, ``SCORES`` and ``TRACE``.
 
-    Without a ``PLAN`` every item must bring its tree.
+    Without a ``PLAN`` every item must bring its tree. The parameter ``max_wait_ms`` bounds the wait since ``ARRIVAL``.
     """
 
     stage = "refinement"
     inputs = ("ITEMS", "QUERY_EMBEDDING")
-    optional = ("PLAN", "NODE_EMBEDDINGS")
+    optional = ("PLAN", "NODE_EMBEDDINGS", ARRIVAL)
     options = COMPRESS_OPTIONS
 
     def load(self, setting: Setting) -> None:
         """Read the revision that trees must have, and the reader's tokenizer."""
+        self.longest_wait_s = int(setting.parameters["max_wait_ms"]) / 1000
         self._limits = Limits.from_parameters(setting.parameters)
         self._revision = load_encoder(setting.repository, NODE_ENCODER).manifest.revision
         self._counter = load_counter(setting.repository)

@@ -11,10 +11,11 @@ from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.queries import query_rows
 from canopy_backend.triton.tensors import Array, string_list
+from canopy_backend.triton.waiting import ARRIVAL, arrival
 
 
 class TokenizerModel(Model):
-    """``QUERY`` to ``IDS``, ``MASK`` int64 ``[N,L]``."""
+    """``QUERY`` to ``IDS``, ``MASK`` int64 ``[N,L]``, and ``ARRIVAL``."""
 
     stage = "tokenizer"
     inputs = ("QUERY",)
@@ -28,5 +29,6 @@ class TokenizerModel(Model):
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Tokenize."""
+        seen = arrival()
         ids, mask = query_rows(string_list(inputs["QUERY"]), self._tokenizer, self._limits)
-        return {"IDS": ids, "MASK": mask}
+        return {"IDS": ids, "MASK": mask, ARRIVAL: seen}
