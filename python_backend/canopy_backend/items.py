@@ -67,26 +67,42 @@ class Cue(msgspec.Struct, frozen=True):
     text: str
 
 
+class Frame(msgspec.Struct, frozen=True):
+    """One picture of a clip: what is seen ``at_s`` seconds after its start, as a PNG, JPEG or WebP file."""
+
+    at_s: float
+    image: bytes
+
+
 class VideoItem(_Item, tag="video", kw_only=True, omit_defaults=True):
     """A clip with its transcript. Its fragments are 30 s segments; a cue belongs to the segments it overlaps.
 
     Attributes:
         duration_s: Length of the clip in seconds, more than 0.
         segments: Timed transcript lines.
+        frames: Pictures of the clip in time order, for encoders that take pixels; the others read the transcript.
         uri: Where the clip itself is.
     """
 
     modality: ClassVar[Modality] = "video"
     duration_s: float
     segments: list[Cue] = []
+    frames: list[Frame] = []
     uri: str = ""
 
 
 class ImageItem(_Item, tag="image", kw_only=True, omit_defaults=True):
-    """An image, always one fragment. A text encoder reads its title and caption."""
+    """An image, always one fragment. A text encoder reads its title and caption.
+
+    Attributes:
+        caption: The image in words.
+        image: The picture's file as it is, PNG, JPEG or WebP (base64 in JSON), for encoders that take pixels.
+        uri: Where the picture is.
+    """
 
     modality: ClassVar[Modality] = "image"
     caption: str = ""
+    image: bytes | None = None
     uri: str = ""
 
 
@@ -152,18 +168,46 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
     limits.check("max_items", len(payloads), "items of the request")
     items: list[Item] = []
     places: dict[str, int] = {}
+    picture_bytes = 0
     for index, payload in enumerate(payloads):
         try:
             item = decode_item(payload)
         except InvalidItem as error:
             raise error.at(index) from None
-        size = len(payload) - (len(item.tree) * 4 // 3 if item.tree else 0)
+        pictures = check_pictures(item, limits, index)
+        picture_bytes += pictures
+        limits.check("max_request_picture_bytes", picture_bytes, "bytes of the request's pictures")
+        size = len(payload) - ((len(item.tree) if item.tree else 0) + pictures) * 4 // 3
         limits.check("max_item_bytes", size, f"item {index} ({item.id!r:.80}): bytes")
         if item.id in places:
             raise InvalidItem(f"repeats the id of item {places[item.id]}", index=index, item_id=item.id, field="id")
         places[item.id] = index
         items.append(item)
     return items
+
+
+def check_pictures(item: Item, limits: Limits, index: int | None = None) -> int:
+    """Bytes of an item's pictures, which are within limits.
+
+    Args:
+        item: The item.
+        limits: What it may bring.
+        index: Its place in the request.
+
+    Raises:
+        LimitExceeded: It has too many frames, or its picture, or all its frames together, too many bytes.
+    """
+    if isinstance(item, VideoItem) and item.frames:
+        total = sum(len(frame.image) for frame in item.frames)
+    elif isinstance(item, ImageItem) and item.image:
+        total = len(item.image)
+    else:
+        return 0
+    name = f"item ({item.id!r:.80})" if index is None else f"item {index} ({item.id!r:.80})"
+    if isinstance(item, VideoItem):
+        limits.check("max_frames", len(item.frames), f"{name}: frames")
+    limits.check("max_picture_bytes", total, f"{name}: bytes of its pictures")
+    return total
 
 
 def bring_trees(payloads: Sequence[bytes]) -> bool:
@@ -221,3 +265,19 @@ def _check(item: Item) -> None:
         for place, cue in enumerate(item.segments):
             if not 0 <= cue.start <= cue.end <= MAX_DURATION_S:
                 raise InvalidItem(f"runs from {cue.start} to {cue.end} s", item_id=item.id, field=f"segments[{place}]")
+        _check_frames(item)
+    elif isinstance(item, ImageItem) and item.image is not None and not item.image:
+        raise InvalidItem("is empty; leave the field out where there is no picture", item_id=item.id, field="image")
+
+
+def _check_frames(item: VideoItem) -> None:
+    """Refuse frames that are out of order, outside of the clip, or empty."""
+    before = -1.0
+    for place, frame in enumerate(item.frames):
+        field = f"frames[{place}]"
+        if not before < frame.at_s <= item.duration_s or frame.at_s < 0:
+            reason = f"at_s {frame.at_s} is not after the frame before and within 0 to {item.duration_s} s"
+            raise InvalidItem(reason, item_id=item.id, field=field)
+        if not frame.image:
+            raise InvalidItem("has no picture", item_id=item.id, field=field)
+        before = frame.at_s

@@ -17,7 +17,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_items: Items in one request.
-        max_item_bytes: Bytes of one item's JSON, its tree not counted.
+        max_item_bytes: Bytes of one item's JSON, its tree and its pictures not counted.
+        max_frames: Frames of one clip.
+        max_picture_bytes: Bytes of one item's picture file, or of all its frames' files together.
+        max_request_picture_bytes: Bytes of the picture files of one request.
         max_fragments: Fragments (sentences, rows, segments) of one item.
         max_rows: Packed token rows of one request: what its nodes without a vector fill. The encoders' batch limit.
         max_queries: Queries in one ``embed_query`` request.
@@ -26,6 +29,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_items: int = 64
     max_item_bytes: int = 1_048_576
+    max_frames: int = 32
+    max_picture_bytes: int = 4_194_304
+    max_request_picture_bytes: int = 33_554_432
     max_fragments: int = 4096
     max_rows: int = 1024
     max_queries: int = 256

@@ -71,7 +71,8 @@ class Tree:
 def content_hash(item: Item) -> bytes:
     """Hash of everything of an item that its vectors depend on, 16 bytes.
 
-    Id, source and address are left out: an item that moved keeps its tree.
+    Id, source and address are left out: an item that moved keeps its tree. Pictures count where an item brings them,
+    whatever the encoder reads; one without has the hash that it always had.
     """
     parts: tuple[object, ...]
     if isinstance(item, TextItem):
@@ -81,8 +82,12 @@ def content_hash(item: Item) -> bytes:
     elif isinstance(item, VideoItem):
         cues = [(float(cue.start), float(cue.end), cue.text) for cue in item.segments]
         parts = (item.modality, item.title, float(item.duration_s), cues)
+        if item.frames:
+            parts += ([(float(frame.at_s), frame.image) for frame in item.frames],)
     else:
         parts = (item.modality, item.title, item.caption)
+        if item.image is not None:
+            parts += (item.image,)
     # MessagePack writes every length in front of its value, so no two different items give the same bytes.
     return blake2b(msgspec.msgpack.encode(parts), digest_size=16).digest()
 
