@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from benchmarks import counts, load, workload
@@ -22,6 +21,8 @@ from canopy_local.locking import Report
 _SENTENCES = workload.SENTENCES
 #: Time that the calls of one point may take together, unless three take longer.
 _CALLS_MS = 400.0
+#: A call of this length is made once.
+_LONG_MS = 5000.0
 
 
 def by_load(
@@ -122,18 +123,19 @@ def _size(
     generator: Generator, repository: Repository, query: str, items: Sequence[Item], size: int, *, cold: bool
 ) -> Size:
     client = generator.client
-    start = time.perf_counter()
     warm = workload.with_trees(client, items)
-    index_s = time.perf_counter() - start
+    index_ms = _typical_ms(lambda: client.index(items))
     tree_ms = median_ms(lambda: client.compress(query, warm), _repeats(float(len(items))))
-    cold_ms = None
-    if cold:
-        # The first call is warm-up where calls are short; where they are long, it would only take time.
-        first = seconds(lambda: client.compress(query, items), 1)[0] * 1000
-        cold_ms = first if first > 5000 else median_ms(lambda: client.compress(query, items), _repeats(first))
+    cold_ms = _typical_ms(lambda: client.compress(query, items)) if cold else None
     tokens = sum(repository.planned([item])[1] for item in items)
     depth = max(int(balanced(len(fragment(item))).depth.max()) for item in items)
-    return Size(size, tokens, depth, cold_ms, tree_ms, 1000 * index_s)
+    return Size(size, tokens, depth, cold_ms, tree_ms, index_ms)
+
+
+def _typical_ms(call: Callable[[], object]) -> float:
+    """Median of a call that encodes. The first is warm-up where calls are short; where they are long, it is the one."""
+    first = seconds(call, 1)[0] * 1000
+    return first if first > _LONG_MS else median_ms(call, _repeats(first))
 
 
 def _repeats(expected_ms: float) -> int:

@@ -24,6 +24,7 @@ class Extent:
         texts: Items whose sentences the encoders get.
         indexed: Items that are indexed in a round.
         soak: Requests in a row.
+        flood: Requests at once.
         all_servers: Whether vLLM is started too, which takes a minute.
     """
 
@@ -46,6 +47,7 @@ class Extent:
     texts: int
     indexed: int
     soak: int
+    flood: int
     all_servers: bool
 
 
@@ -69,6 +71,7 @@ FULL = Extent(
     texts=40,
     indexed=40,
     soak=10_000,
+    flood=3000,
     all_servers=True,
 )
 QUICK = Extent(
@@ -91,5 +94,6 @@ QUICK = Extent(
     texts=10,
     indexed=10,
     soak=500,
+    flood=2000,
     all_servers=False,
 )

@@ -43,6 +43,7 @@ def page(results: Results, figures: Sequence[str]) -> str:
         _growth(results, figures),
         _refining(results),
         _merging(results),
+        _overload(results),
         _memory(results, figures),
         _not_run(results),
     ]
@@ -173,6 +174,7 @@ def _sizes(rows: Sequence[Size]) -> list[list[str]]:
     steps = dict(doublings([one.size for one in rows], [one.tree_ms for one in rows]))
     some = [one for one in rows if one.cold_ms is not None]
     cold = dict(doublings([one.size for one in some], [one.cold_ms or 0.0 for one in some]))
+    index = dict(doublings([one.size for one in rows], [one.index_ms for one in rows]))
     return [
         [
             str(one.size),
@@ -181,7 +183,9 @@ def _sizes(rows: Sequence[Size]) -> list[list[str]]:
             _number(one.tree_ms),
             _number(one.cold_ms) if one.cold_ms is not None else "",
             _number(one.index_ms),
-            _step(steps.get(float(one.size)), "with trees") + _step(cold.get(float(one.size)), ", cold"),
+            _step(steps.get(float(one.size)), "with trees")
+            + _step(cold.get(float(one.size)), ", cold")
+            + _step(index.get(float(one.size)), ", index"),
         ]
         for one in rows
     ]
@@ -228,6 +232,18 @@ def _merging(results: Results) -> str:
     header = ["load", "in flight", "model", "requests", "rows (inferences)", "executions", "requests an execution"]
     note = "From Triton's statistics endpoint: the dynamic batcher merges requests that wait for a model."
     return f"## Dynamic batching\n\n{note}\n\n{table(header, rows)}"
+
+
+def _overload(results: Results) -> str:
+    flood = results.flood
+    if flood is None:
+        return ""
+    rows = [[status, str(number), f"{flood.latest_s[status]:.1f}"] for status, number in flood.answers.items()]
+    text = (
+        f"{flood.requests} requests of ten items with trees, all at once from two processes on the same cores; all "
+        f"had an answer after {flood.seconds:.1f} s, and the next one alone took {_number(flood.after_ms)} ms."
+    )
+    return f"## Overload\n\n{text}\n\n{table(['answer', 'requests', 'the last after s'], rows)}"
 
 
 def _memory(results: Results, figures: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from benchmarks.counts import Count
+from benchmarks.flood import Flood
 from benchmarks.growth import Drift
 from benchmarks.inprocess import Padding, Refining
 from benchmarks.load import Figures
@@ -141,6 +142,7 @@ class Results(msgspec.Struct):
         indexing: Encoder tokens a second through ``index``, one a round.
         indexing_alone: The same of the node encoder's session in process, on the same items.
         soak: Memory over time.
+        flood: Requests that were all sent at once.
         kept_whole: Reader's tokens of a question's ten items.
         gold: Gold fragments that recall counts.
         not_run: What was not run, and why.
@@ -160,6 +162,7 @@ class Results(msgspec.Struct):
     indexing: list[float] = []
     indexing_alone: list[float] = []
     soak: Soak | None = None
+    flood: Flood | None = None
     kept_whole: float = 0.0
     gold: int = 0
     not_run: dict[str, str] = {}

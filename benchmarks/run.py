@@ -21,6 +21,7 @@ from benchmarks import curves, duels, inprocess, load, workload
 from benchmarks.encoder import Repository
 from benchmarks.extent import FULL, QUICK, Extent
 from benchmarks.figures import draw
+from benchmarks.flood import flood
 from benchmarks.generator import Generator, generator
 from benchmarks.machine import machine, settings_of
 from benchmarks.page import FIGURES, page
@@ -120,6 +121,8 @@ def _separate(
         requests=extent.soak,
         in_flight=_SOAK_AT,
     )
+    _report(f"{extent.flood} requests at once")
+    results.flood = flood(server.url, query, warm, extent.flood)
     # Last, for the largest requests leave the largest buffers behind.
     results.by_items = curves.by_items(requests, repository, query, extent, _report)
     results.by_fragments = curves.by_fragments(requests, repository, query, extent, _report)
@@ -176,9 +179,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads of every peer's encoder")
     parser.add_argument("--again", type=Path, help="make the page from an earlier run's results.json, measure nothing")
     options = parser.parse_args()
-    default = workload.ROOT / "data"
-    if options.data is None and any(default.glob("*.questions.jsonl.gz")):
-        options.data = default
+    options.data = options.data or workload.default_data()
     return options
 
 

@@ -56,6 +56,12 @@ class Workload:
         return list(question.items)
 
 
+def default_data() -> Path | None:
+    """The folder ``data`` of the checkout, where somebody put question sets there."""
+    folder = ROOT / "data"
+    return folder if any(folder.glob("*.questions.jsonl.gz")) else None
+
+
 def build(data: Path | None, *, questions: int, items: int) -> Workload:
     """Questions and a pool of items, the same in every run.
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.counts import Count, since
 from benchmarks.duels import LIBRARY, OWN, OWN_NEW, SESSION, TRITON
 from benchmarks.figures import draw
+from benchmarks.flood import Flood
 from benchmarks.growth import Drift
 from benchmarks.inprocess import Padding, Refining
 from benchmarks.load import Figures, median_of
@@ -64,6 +65,7 @@ def results() -> Results:
         indexing=[5000.0],
         indexing_alone=[6000.0],
         soak=Soak(100, 50.0, samples, {"all processes": Drift(150.0, 151.0, 0.1), "/dev/shm": Drift(10.0, 10.0, 0.0)}),
+        flood=Flood(3000, 3.5, {"OK": 600, "UNAVAILABLE": 2400}, {"OK": 2.5, "UNAVAILABLE": 3.2}, 1.9),
         kept_whole=1000.0,
         gold=42,
         not_run={"a peer": "not installed"},
@@ -112,6 +114,7 @@ def test_the_page_says_hit_or_missed_and_what_did_not_run() -> None:
     assert "- a peer: not installed." in text
     assert "| 390.0 | 3900 | 4.5 | 7.0 | 2 | 4.0 |" in text  # where throughput is full, with the latency there
     assert "300 | 75.0 %" in text
+    assert "| UNAVAILABLE | 2400 | 3.2 |" in text
     assert ".png" not in text
     assert max(map(len, (line for line in text.splitlines() if line.startswith("#")))) < 80
 
