@@ -8,7 +8,8 @@ import msgspec
 
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import Item
-from canopy_client.critic import Verdict
+from canopy_client.options import LoopOptions
+from canopy_client.verdict import Verdict
 
 Stop = Literal[
     "sufficient",  # the critic was satisfied
@@ -17,8 +18,11 @@ Stop = Literal[
     "no_new_item",  # a later round found only what was there
     "repeated_query",  # the critic asked for what was already searched
     "empty_query",  # the critic named no further query
-    "critic_failed",  # two unusable answers
-    "deadline",  # time for searching was up
+    "critic_failed",  # no usable verdict
+    "retrieval_failed",  # the store or the query encoder failed in a later round
+    "compress_failed",  # the evidence server failed in a later round
+    "reader_failed",  # no answer of the reader
+    "deadline",  # time was up
 ]
 
 
@@ -98,18 +102,21 @@ class Answer(msgspec.Struct, kw_only=True):
 
     Attributes:
         question: As asked.
-        text: The reader's answer. When the deadline left no time for it: the critic's last, or empty.
+        text: The reader's answer. When it failed or had no time: what the critic last said the evidence backs, or
+            empty.
         stop: Why the loop ended.
         evidence: In retrieval order, numbered from 1.
         rounds: What happened.
         llm_calls: Calls by role: ``critic``, ``classifier``, ``router``, ``reader``.
-        tables_whole: Whether tables were kept whole; ``None`` when no table was met.
+        tables_whole: Whether tables were kept whole; ``None`` when no table was met, or nothing compressed.
         tokens_before: Reader tokens of all retrieved items.
         tokens_after: Reader tokens of what refinement kept of them.
         tokens_read: Reader tokens of the evidence in the reader's prompt: fewer when over its budget, a few more for
             the marks around each item.
         seconds: Time in all.
         reader_seconds: Time of the reader's call.
+        error: What failed, in words, where ``stop`` names a failure or a deadline; else empty.
+        options: The switches; ``None`` in traces of older versions.
     """
 
     question: str
@@ -124,3 +131,5 @@ class Answer(msgspec.Struct, kw_only=True):
     tokens_read: int
     seconds: float
     reader_seconds: float
+    error: str = ""
+    options: LoopOptions | None = None

@@ -20,6 +20,9 @@ BUDGET_TOKENS: Final = 16_000
 #: Where kept text of one item is not contiguous.
 GAP: Final = "[…]"
 
+#: Characters of a token, where nothing counts them: about what tokenizers make of English.
+_TOKEN_CHARS: Final = 4
+
 _CITATION = re.compile(r"\[(\d{1,4})\]")
 
 
@@ -61,6 +64,16 @@ class Assembler:
         self._budget = budget_tokens
         self._count = count
 
+    def within(self, budget_tokens: int | None) -> Assembler:
+        """The same with another budget; ``None`` leaves it as it is."""
+        return self if budget_tokens is None else Assembler(budget_tokens, self._count)
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Reader tokens of each text; a token for four characters where there is no tokenizer."""
+        if self._count is not None:
+            return [int(cost) for cost in self._count(texts)] if texts else []
+        return [-(-len(text) // _TOKEN_CHARS) for text in texts]
+
     def assemble(self, evidence: Sequence[Evidence]) -> Prompt:
         """The prompt's evidence.
 
@@ -92,7 +105,7 @@ class Assembler:
 
     def _costs(self, texts: Sequence[str], evidence: Sequence[Evidence]) -> list[int]:
         if self._count is not None:
-            return [int(cost) for cost in self._count(texts)] if texts else []
+            return self.count(texts)
         # The server counted the whole evidence; what stands here, in proportion to its characters.
         return [
             round(one.tokens_kept * max(1, len(text)) / max(1, len(one.text)))

@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-
-import msgspec
+from typing import Final, Protocol
 
 from canopy_backend.errors import CriticError
+from canopy_backend.evidence import Evidence
 from canopy_client import parsing, prompts
+from canopy_client.assembly import Assembler
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import LanguageModel
+from canopy_client.llm.counting import Counted
+from canopy_client.verdict import MAX_TOKENS, Verdict
+
+__all__ = ["FIELDS", "MAX_TOKENS", "Critic", "LanguageModelCritic", "Verdict", "judge", "parse_verdict"]
 
 FIELDS: Final = ("rationale", "answer", "sufficient", "missing", "query")
-#: Most tokens of a verdict: five lines.
-MAX_TOKENS: Final = 400
 
 _YES: Final = ("yes", "true", "sufficient")
 _NO: Final = ("no", "false", "not", "insufficient", "none")
 _NOTHING: Final = frozenset({"", "none", "n/a", "null", "nothing", "-"})
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the critic said of a round.
+class Critic(Protocol):
+    """Judges evidence after each round but the last."""
 
-    Attributes:
-        rationale: Progress made and the hole that is left.
-        answer: What the evidence backs; empty when nothing.
-        sufficient: Whether the evidence is enough.
-        missing: The one fact still needed; empty when sufficient.
-        query: Retrieval text for that fact; empty when sufficient.
+    async def judge(
+        self, question: str, evidence: Sequence[Evidence], searched: Sequence[str], deadline: Deadline
+    ) -> Verdict:
+        """Judge all evidence so far against the original question.
+
+        Args:
+            question: The original question, also in follow-up rounds.
+            evidence: In retrieval order, all rounds.
+            searched: What earlier verdicts named as missing, in order.
+            deadline: When the caller stops waiting.
+
+        Raises:
+            CanopyError: There is no verdict; the loop then answers from what it has.
+        """
+        ...
+
+
+class LanguageModelCritic:
+    """A language model as the critic. It holds nothing of a question, so one serves many at a time.
+
+    Args:
+        llm: The model.
+        assembler: Numbers the evidence and keeps it within a budget.
+        max_tokens: Most tokens of a verdict.
     """
 
-    rationale: str = ""
-    answer: str = ""
-    sufficient: bool
-    missing: str = ""
-    query: str = ""
+    def __init__(self, llm: LanguageModel, assembler: Assembler | None = None, max_tokens: int = MAX_TOKENS) -> None:
+        self._llm = Counted(llm, "critic")
+        self._assembler = assembler or Assembler()
+        self._max_tokens = max_tokens
+
+    async def judge(
+        self, question: str, evidence: Sequence[Evidence], searched: Sequence[str], deadline: Deadline
+    ) -> Verdict:
+        """See :class:`Critic`; the errors are those of :func:`judge`."""
+        text = self._assembler.assemble(evidence).text
+        return await judge(self._llm, question, text, searched, deadline, max_tokens=self._max_tokens)
 
 
 def parse_verdict(text: str) -> Verdict | None:

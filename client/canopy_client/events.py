@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from canopy_backend.evidence import Evidence
 from canopy_client.answer import Answer, HitRecord
-from canopy_client.critic import Verdict
+from canopy_client.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

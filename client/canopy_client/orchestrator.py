@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
 
-from canopy_backend.errors import CriticError, DeadlineExceeded
+from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import Item
-from canopy_client import classifier, critic, reader, router
-from canopy_client.answer import Answer, HitRecord, Round, Stop
-from canopy_client.assembly import Assembler
+from canopy_client import classifier, reader, router
+from canopy_client.answer import Answer, HitRecord, Round
+from canopy_client.assembly import Assembler, Prompt
+from canopy_client.critic import Critic, LanguageModelCritic
 from canopy_client.deadline import Deadline
 from canopy_client.events import Answered, Compressed, Event, Judged, Retrieved, RoundStarted
 from canopy_client.jobs import require_text
-from canopy_client.llm.base import Completion, LanguageModel, Message
+from canopy_client.llm.base import LanguageModel
+from canopy_client.llm.counting import Counted, counting
+from canopy_client.many import Outcome, bounded
+from canopy_client.options import LoopOptions
 from canopy_client.retrieval import Retriever
+from canopy_client.run import GaveUp, Run, timed
 from canopy_client.trace import original
+from canopy_client.verdict import Verdict
+from canopy_client.whole import whole
 from canopy_milvus import Hit
+
+__all__ = ["READER_SHARE", "Compressor", "LoopOptions", "Orchestrator"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,96 +58,15 @@ class Compressor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LoopOptions:
-    """How a question is worked on.
-
-    Attributes:
-        k: Items retrieved a round, or a round and corpus where the router runs.
-        max_rounds: Most rounds.
-        routed: Ask a router which modalities to search.
-        trace: Keep every visited node in the evidence, and the items beside it.
-        critic_tokens: Most tokens of a verdict.
-        reader_tokens: Most tokens of the answer.
-    """
-
-    k: int = 10
-    max_rounds: int = 3
-    routed: bool = False
-    trace: bool = False
-    critic_tokens: int = critic.MAX_TOKENS
-    reader_tokens: int = reader.MAX_TOKENS
-
-
-class Counted:
-    """A language model in one role, whose calls are counted."""
-
-    def __init__(self, llm: LanguageModel, role: str, calls: Counter[str]) -> None:
-        self._llm, self._role, self._calls = llm, role, calls
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._llm.name
-
-    async def generate(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        schema: Mapping[str, Any] | None = None,
-        deadline: Deadline,
-    ) -> Completion:
-        """Answer a chat, and count it."""
-        self._calls[self._role] += 1
-        return await self._llm.generate(messages, max_tokens=max_tokens, schema=schema, deadline=deadline)
-
-    async def close(self) -> None:
-        """Nothing: the model belongs to whoever opened it."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """State of one question."""
-
-    question: str
-    deadline: Deadline
-    searching: Deadline
-    started: float = field(default_factory=time.monotonic)
-    items: list[Item] = field(default_factory=list)
-    evidence: list[Evidence] = field(default_factory=list)
-    round_of: list[int] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)
-    searched: list[str] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    calls: Counter[str] = field(default_factory=Counter)
-    tables_whole: bool | None = None
-    stop: Stop = "max_rounds"
-
-    def next_query(self, verdict: critic.Verdict) -> str | None:
-        """The query of the next round; ``None``, with ``stop`` set, when there is none."""
-        if verdict.sufficient:
-            self.stop = "sufficient"
-        elif not verdict.query:
-            self.stop = "empty_query"
-        elif _normal(verdict.query) in self.asked:
-            self.stop = "repeated_query"
-        else:
-            if verdict.missing:
-                self.searched.append(verdict.missing)
-            return verdict.query
-        return None
-
-
 class Orchestrator:
-    """Answers questions.
+    """Answers questions; holds nothing of one, so one orchestrator works on many at a time.
 
     Args:
         retriever: Finds items.
         compressor: Makes evidence of them.
-        llm: Plays critic, classifier, router and reader.
-        options: How.
+        llm: Plays classifier, router and reader, and the critic where none is given.
+        critic: Judges the evidence; ``None`` for the language model, within the budget of the request.
+        options: The switches of requests that bring none.
         assembler: Numbers the evidence and keeps it within the reader's budget.
     """
 
@@ -152,143 +76,186 @@ class Orchestrator:
         compressor: Compressor,
         llm: LanguageModel,
         *,
+        critic: Critic | None = None,
         options: LoopOptions | None = None,
         assembler: Assembler | None = None,
     ) -> None:
         self._retriever = retriever
         self._compressor = compressor
         self._llm = llm
+        self._critic = critic
+        self._classifier, self._router, self._reader = (
+            Counted(llm, role) for role in ("classifier", "router", "reader")
+        )
         self._options = options or LoopOptions()
         self._assembler = assembler or Assembler()
 
-    async def answer(self, question: str, *, deadline_s: float | None = None) -> Answer:
+    async def answer(
+        self, question: str, *, options: LoopOptions | None = None, deadline_s: float | None = None
+    ) -> Answer:
         """Work on a question to its end.
+
+        What fails once there is evidence does not raise: the answer carries the evidence, ``stop`` and ``error``.
 
         Args:
             question: What is asked.
+            options: The switches of this question; the orchestrator's where not given.
             deadline_s: Seconds for all of it; a quarter is kept for the reader. ``None`` for no bound.
 
         Raises:
             InvalidRequest: The question is empty.
-            RetrievalError: The vector store failed.
-            CriticError: The reader failed.
-            ServerUnavailable: A server did not answer, after retries.
+            RetrievalError: The vector store failed in the first round.
+            LimitExceeded: The question is longer than the encoder takes.
+            CriticError: Nothing was found, and the reader failed too.
+            ServerUnavailable: A server did not answer in the first round, after retries.
         """
-        async for event in self.events(question, deadline_s=deadline_s):
+        async for event in self.events(question, options=options, deadline_s=deadline_s):
             if isinstance(event, Answered):
                 return event.answer
         raise CriticError("the loop ended without an answer")
 
-    async def events(self, question: str, *, deadline_s: float | None = None) -> AsyncIterator[Event]:
+    async def events(
+        self, question: str, *, options: LoopOptions | None = None, deadline_s: float | None = None
+    ) -> AsyncGenerator[Event, None]:
         """The same, step by step; the last event is ``Answered``. Arguments and errors as :meth:`answer`."""
         require_text(question, "question")
         searching_s = None if deadline_s is None else deadline_s * (1 - READER_SHARE)
-        run = _Run(question, Deadline.after(deadline_s), Deadline.after(searching_s))
+        run = Run(question, options or self._options, Deadline.after(deadline_s), Deadline.after(searching_s))
         try:
             async for event in self._rounds(run):
                 yield event
-        except DeadlineExceeded:
-            run.stop = "deadline"
+        except GaveUp:
+            logger.warning("round %d: %s: %s", len(run.rounds), run.stop, run.error)
         answer = await self._answer(run)
         logger.info("question answered: stop=%s rounds=%d seconds=%.2f", run.stop, len(run.rounds), answer.seconds)
         yield Answered(answer)
 
-    async def _rounds(self, run: _Run) -> AsyncIterator[Event]:
+    def answer_many(
+        self,
+        questions: Iterable[str],
+        *,
+        concurrency: int = 8,
+        options: LoopOptions | None = None,
+        deadline_s: float | None = None,
+    ) -> AsyncGenerator[Outcome, None]:
+        """Work on many questions, a bounded number at a time; yields each when it is done, not in order.
+
+        Close the generator (``contextlib.aclosing``) to cancel what is in flight.
+
+        Args:
+            questions: Taken one by one, as places become free.
+            concurrency: Most questions in flight.
+            options: The switches of all of them.
+            deadline_s: Seconds for each, from when it begins.
+
+        Raises:
+            InvalidRequest: ``concurrency`` is less than 1.
+        """
+
+        async def one(question: str) -> Answer:
+            return await self.answer(question, options=options, deadline_s=deadline_s)
+
+        return bounded(one, questions, concurrency)
+
+    async def _rounds(self, run: Run) -> AsyncGenerator[Event, None]:
         query: str | None = run.question
-        for number in range(1, self._options.max_rounds + 1):
+        for number in range(1, run.options.max_rounds + 1):
             assert query is not None
-            current = Round(number=number, query=query)
-            run.rounds.append(current)
-            run.asked.add(_normal(query))
+            current = run.begin(number, query)
             yield RoundStarted(number, query)
-            new = await self._retrieve(run, current)
+            with run.stage("retrieval_failed"):
+                new = await self._retrieve(run, current)
             yield Retrieved(number, current.hits)
             if not new:
                 run.stop = "no_new_item" if run.evidence else "no_items"
                 return
-            yield Compressed(number, await self._compress(run, current, new))
-            if number == self._options.max_rounds:
+            with run.stage("compress_failed"):
+                evidence = await self._evidence(run, current, new)
+            yield Compressed(number, evidence)
+            if number == run.options.max_rounds:
                 return
-            try:
+            with run.stage("critic_failed"):
                 verdict = await self._judge(run, current)
-            except CriticError as error:
-                logger.warning("round %d: %s", number, error)
-                run.stop = "critic_failed"
-                return
             yield Judged(number, verdict)
             query = run.next_query(verdict)
             if query is None:
                 return
 
-    async def _retrieve(self, run: _Run, current: Round) -> list[Item]:
-        """Search, record the hits, and return the items that no earlier round had."""
+    async def _retrieve(self, run: Run, current: Round) -> list[Hit]:
+        """Search, record the hits, and return those that no earlier round had."""
         corpora: frozenset[str] | None = None
-        if self._options.routed:
-            with _timed(current, "route"):
-                model = Counted(self._llm, "router", run.calls)
-                corpora = await _within(router.route(model, current.query, run.searching), run.searching, "router")
+        if run.options.routed:
+            with timed(current, "route"), counting(run.calls):
+                corpora = await _within(
+                    router.route(self._router, current.query, run.searching), run.searching, "router"
+                )
             current.corpora = sorted(corpora)
-        with _timed(current, "retrieve"):
-            search = self._retriever.search(current.query, self._options.k, modalities=corpora, deadline=run.searching)
+        with timed(current, "retrieve"):
+            k = run.options.items_of(current.number)
+            search = self._retriever.search(current.query, k, modalities=corpora, deadline=run.searching)
             hits: list[Hit] = await _within(search, run.searching, "retrieval")
-        new: list[Item] = []
+        new: list[Hit] = []
         for hit in hits:
             fresh = hit.item.id not in run.seen
             if fresh:
                 run.seen.add(hit.item.id)
-                new.append(hit.item)
+                new.append(hit)
             record = HitRecord(
                 item_id=hit.item.id, modality=hit.item.modality, title=hit.item.title, score=hit.score, new=fresh
             )
             current.hits.append(record)
         return new
 
-    async def _compress(self, run: _Run, current: Round, items: list[Item]) -> list[Evidence]:
-        if run.tables_whole is None and any(item.modality == "table" for item in items):
-            with _timed(current, "classify"):
-                model = Counted(self._llm, "classifier", run.calls)
-                label = classifier.classify(model, run.question, run.searching)
-                run.tables_whole = await _within(label, run.searching, "classifier") == "aggregate"
-        with _timed(current, "compress"):
-            call = self._compressor.compress(
-                current.query,
-                items,
-                keep_tables_whole=bool(run.tables_whole),
-                trace=self._options.trace,
-                deadline_s=run.searching.timeout_s("compress"),
-            )
-            evidence = await _within(call, run.searching, "compress")
+    async def _evidence(self, run: Run, current: Round, hits: list[Hit]) -> list[Evidence]:
+        """Evidence of new items, compressed or whole."""
+        items = [hit.item for hit in hits]
+        if run.options.compress:
+            evidence = await self._compress(run, current, items)
+        else:
+            with timed(current, "compress"):
+                count, trace = self._assembler.count, run.options.trace
+                evidence = [whole(hit.item, hit.score, count, trace=trace) for hit in hits]
         run.items.extend(items)
         run.evidence.extend(evidence)
         run.round_of.extend([current.number] * len(evidence))
         return evidence
 
-    async def _judge(self, run: _Run, current: Round) -> critic.Verdict:
-        with _timed(current, "critic"):
-            call = critic.judge(
-                Counted(self._llm, "critic", run.calls),
-                run.question,
-                self._assembler.assemble(run.evidence).text,
-                run.searched,
-                run.searching,
-                max_tokens=self._options.critic_tokens,
+    async def _compress(self, run: Run, current: Round, items: list[Item]) -> list[Evidence]:
+        if run.tables_whole is None and any(item.modality == "table" for item in items):
+            run.tables_whole = await self._tables_whole(run, current)
+        with timed(current, "compress"):
+            call = self._compressor.compress(
+                current.query,
+                items,
+                keep_tables_whole=bool(run.tables_whole),
+                trace=run.options.trace,
+                deadline_s=run.searching.timeout_s("compress"),
             )
+            return await _within(call, run.searching, "compress")
+
+    async def _tables_whole(self, run: Run, current: Round) -> bool:
+        if run.options.tables != "classify":
+            return run.options.tables == "whole"
+        with timed(current, "classify"), counting(run.calls):
+            label = classifier.classify(self._classifier, run.question, run.searching)
+            return await _within(label, run.searching, "classifier") == "aggregate"
+
+    async def _judge(self, run: Run, current: Round) -> Verdict:
+        judge = self._critic or LanguageModelCritic(
+            self._llm, self._assembler.within(run.options.budget_tokens), run.options.critic_tokens
+        )
+        with timed(current, "critic"), counting(run.calls):
+            call = judge.judge(run.question, tuple(run.evidence), tuple(run.searched), run.searching)
             current.verdict = await _within(call, run.searching, "critic")
         return current.verdict
 
-    async def _answer(self, run: _Run) -> Answer:
-        prompt = self._assembler.assemble(run.evidence)
+    async def _answer(self, run: Run) -> Answer:
+        prompt = self._assembler.within(run.options.budget_tokens).assemble(run.evidence)
         started = time.monotonic()
-        model = Counted(self._llm, "reader", run.calls)
-        call = reader.read(model, run.question, prompt.text, run.deadline, max_tokens=self._options.reader_tokens)
-        try:
-            text = (await _within(call, run.deadline, "reader")).text
-        except DeadlineExceeded:
-            run.stop = "deadline"
-            text = next((one.verdict.answer for one in reversed(run.rounds) if one.verdict), "")
+        text = await self._read(run, prompt)
         now = time.monotonic()
         cited = prompt.cited(run.evidence, run.round_of, text)
-        if self._options.trace:
+        if run.options.trace:
             for one, item in zip(cited, run.items, strict=True):
                 one.original = original(item, one.evidence)
         return Answer(
@@ -304,16 +271,24 @@ class Orchestrator:
             tokens_read=prompt.tokens,
             seconds=now - run.started,
             reader_seconds=now - started,
+            error=run.error,
+            options=run.options,
         )
 
-
-@contextmanager
-def _timed(current: Round, stage: str) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        current.seconds[stage] = current.seconds.get(stage, 0.0) + time.monotonic() - started
+    async def _read(self, run: Run, prompt: Prompt) -> str:
+        """The reader's answer; where it fails and there is evidence, the critic's last."""
+        call = reader.read(self._reader, run.question, prompt.text, run.deadline, max_tokens=run.options.reader_tokens)
+        try:
+            with counting(run.calls):
+                return (await _within(call, run.deadline, "reader")).text
+        except DeadlineExceeded as error:
+            run.failed("deadline", error)
+        except CanopyError as error:
+            if not run.evidence:
+                raise
+            run.failed("reader_failed", error)
+        logger.warning("%s: %s", run.stop, run.error)
+        return run.last_answer()
 
 
 async def _within(call: Awaitable[T], deadline: Deadline, what: str) -> T:
@@ -324,8 +299,3 @@ async def _within(call: Awaitable[T], deadline: Deadline, what: str) -> T:
             return await call
     except TimeoutError:
         raise DeadlineExceeded(f"{what}: the deadline passed") from None
-
-
-def _normal(query: str) -> str:
-    """A query without what does not change a search: case, white space, marks."""
-    return re.sub(r"\W+", " ", query).strip().casefold()

@@ -16,8 +16,11 @@ from canopy_backend.items import Item
 from canopy_client.answer import Answer, Original
 from canopy_client.prompts import PROMPTS_VERSION
 
-#: Version of the form. 2 added the items, without which what was dropped could not be shown.
-FORMAT: Final = 2
+#: Version of the form. 2 added the items, without which what was dropped could not be shown; 3 the switches of each
+#: question, what failed, and the stops that tell of failures.
+FORMAT: Final = 3
+#: Versions that are read: what 3 added has defaults.
+READ: Final = frozenset({2, FORMAT})
 
 #: Largest trace that is read, in bytes: some thousand items of a page each.
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -104,9 +107,9 @@ def read(path: Path) -> TraceFile:
     except OSError as error:
         raise InvalidRequest(f"{name}: {error.strerror or error}") from None
     form = _decoded(payload, _Head, name).format
-    if form != FORMAT:
+    if form not in READ:
         advice = "ask again with --trace" if form < FORMAT else "use a newer canopy"
-        raise InvalidRequest(f"{name}, field 'format': {form}, this version reads {FORMAT}: {advice}")
+        raise InvalidRequest(f"{name}, field 'format': {form}, this version reads {min(READ)} to {FORMAT}: {advice}")
     return _decoded(payload, TraceFile, name)
 
 

@@ -16,10 +16,10 @@ from rich.tree import Tree
 
 from canopy_backend.evidence import Decision, Evidence
 from canopy_client.answer import Answer, HitRecord
-from canopy_client.critic import Verdict
 from canopy_client.events import Answered, Compressed, Event, Judged, Retrieved, RoundStarted
 from canopy_client.ingestion import IngestionReport
 from canopy_client.settings import Settings
+from canopy_client.verdict import Verdict
 
 _MARKS = {"kept": ("✔ kept", "green"), "dropped": ("✘ dropped", "red"), "split": ("┬ split", "cyan")}
 _UNITS = {"text": "sentence", "table": "row", "video": "segment", "image": "image"}

@@ -169,11 +169,55 @@ async def test_an_empty_question_is_refused(question: str) -> None:
         await Loop({}).orchestrator.answer(question)
 
 
-async def test_a_reader_or_a_store_that_fails_is_an_error() -> None:
+@pytest.mark.parametrize("error", [CriticError("bad"), ServerUnavailable("gone")])
+async def test_a_reader_that_fails_leaves_the_evidence_and_the_critics_answer(error: Exception) -> None:
+    answer = await Loop({"q": [A]}, critic=[YES], reader=[error]).answer()
+    assert (answer.stop, answer.text, answer.error) == ("reader_failed", "done", str(error))
+    assert [one.evidence.item_id for one in answer.evidence] == ["A"]
+
+
+async def test_a_reader_that_fails_without_evidence_is_an_error() -> None:
     with pytest.raises(CriticError):
-        await Loop({"q": [A]}, critic=[YES], reader=[CriticError("bad")]).answer()
-    with pytest.raises(ServerUnavailable):
-        await Loop({"q": [A]}, critic=[ServerUnavailable("gone")]).answer()
+        await Loop({}, reader=[CriticError("bad")]).answer()
+
+
+async def test_a_model_that_is_down_leaves_the_evidence() -> None:
+    answer = await Loop({"q": [A]}, critic=[ServerUnavailable("gone")], reader=[ServerUnavailable("too")]).answer()
+    assert (answer.stop, answer.text, answer.error) == ("reader_failed", "", "gone; too")
+    assert len(answer.evidence) == 1
+
+
+@pytest.mark.parametrize("error", [RetrievalError("refused"), ServerUnavailable("gone")])
+async def test_a_store_that_fails_in_a_later_round_leaves_the_evidence(error: Exception) -> None:
+    loop = Loop({"q": [A]}, critic=[MORE])
+    search = loop.retriever.search
+
+    async def failing(query: str, k: int, **kwargs: Any) -> Any:
+        if query != "q":
+            raise error
+        return await search(query, k, **kwargs)
+
+    loop.retriever.search = failing  # type: ignore[method-assign]
+    answer = await loop.answer()
+    assert (answer.stop, answer.error, answer.text) == ("retrieval_failed", str(error), "[1] It is so.")
+    assert [one.number for one in answer.rounds] == [1, 2]
+
+
+async def test_a_compressor_that_fails_in_a_later_round_leaves_the_evidence() -> None:
+    loop = Loop({"q": [A], "q2": [B]}, critic=[MORE])
+    compress = loop.compressor.compress
+
+    async def failing(query: str, *args: Any, **kwargs: Any) -> Any:
+        if query != "q":
+            raise ServerUnavailable("gone")
+        return await compress(query, *args, **kwargs)
+
+    loop.compressor.compress = failing  # type: ignore[method-assign]
+    answer = await loop.answer()
+    assert (answer.stop, answer.error, len(answer.evidence)) == ("compress_failed", "gone", 1)
+
+
+async def test_a_store_that_fails_in_the_first_round_is_an_error() -> None:
     loop = Loop({})
 
     async def search(*args: Any, **kwargs: Any) -> Any:

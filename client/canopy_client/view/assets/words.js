@@ -10,6 +10,9 @@ const STOPS = {
   repeated_query: "the critic asked for what was already searched",
   empty_query: "the critic named no further query",
   critic_failed: "the critic gave no usable answer",
+  retrieval_failed: "a later search failed",
+  compress_failed: "the evidence server failed in a later round",
+  reader_failed: "the reader gave no answer",
   deadline: "time was up",
 };
 

@@ -1,0 +1,93 @@
+"""Names in a text, by how they are written: capitalised words in a row, and quoted strings. No model, no dictionary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+#: Characters of one text that are read, so that a long item costs a bounded time.
+READ_CHARS: Final = 20_000
+#: Characters of a name, and its words; longer ones are sentences.
+SHORTEST, LONGEST = 2, 80
+MOST_WORDS: Final = 10
+
+_WORD: Final = re.compile(r"\w+(?:['’.\-&/]\w+)*")
+#: Pairs of quotation marks, in the scripts that have them.
+_QUOTED: Final = re.compile(
+    r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|「([^」\n]{2,80})」|『([^』\n]{2,80})』'
+)
+#: Small words that stand inside of names.
+# fmt: off
+_LINKS: Final = frozenset((
+    "of", "the", "and", "for", "in", "on", "at", "to", "de", "del", "della", "di", "da", "do", "dos", "du", "des",
+    "la", "le", "van", "von", "der", "den", "af", "av", "al", "el", "y", "e",
+))
+# fmt: on
+#: Marks behind which a sentence begins, quotes and brackets aside.
+_ENDS: Final = frozenset(".!?:;\n")
+_POSSESSIVE: Final = re.compile(r"['’]s?$")
+
+
+def small_words(texts: Iterable[str]) -> frozenset[str]:
+    """Words that are written small somewhere in the texts: a capital on one of them only begins a sentence."""
+    return frozenset(word[0] for text in texts for word in _WORD.finditer(text[:READ_CHARS]) if word[0].islower())
+
+
+def names(text: str, small: frozenset[str]) -> Iterator[str]:
+    """The names in a text, in order; one may come again.
+
+    A name is a quoted string, or capitalised words in a row, which words such as "of" may join and numbers may follow.
+    Where "and" joins two, each of them is a name too. A first word that only begins a sentence is left out.
+
+    Args:
+        text: The text; what is behind :data:`READ_CHARS` is not read.
+        small: What :func:`small_words` found, in all texts that belong together.
+    """
+    text = text[:READ_CHARS]
+    for match in _QUOTED.finditer(text):
+        yield from _fitting(match[match.lastindex or 0])
+    for run in _runs(text):
+        words = [word[0] for word in run]
+        if _begins_sentence(text, run[0].start()):
+            while words and (words[0].lower() in small or words[0].isdigit()):
+                del words[0]
+        joined = [place for place, word in enumerate(words) if word == "and"]
+        yield from _fitting(" ".join(words))
+        for first, last in zip([-1, *joined], [*joined, len(words)], strict=True) if joined else ():
+            yield from _fitting(" ".join(words[first + 1 : last]))
+
+
+def _runs(text: str) -> Iterator[list[re.Match[str]]]:
+    """Words in a row that begin with a capital, with the small words that join them."""
+    run: list[re.Match[str]] = []
+    links: list[re.Match[str]] = []
+    for word in _WORD.finditer(text):
+        before = (links or run)[-1] if run else None
+        if before is not None and text[before.end() : word.start()] not in (" ", "\u00a0"):
+            yield run
+            run, links = [], []
+        first = word[0][0]
+        if first.isupper() or (run and not links and first.isdigit()):
+            run += [*links, word]
+            links = []
+        elif run and len(links) < 2 and word[0] in _LINKS:
+            links.append(word)
+        elif run:
+            yield run
+            run, links = [], []
+    if run:
+        yield run
+
+
+def _begins_sentence(text: str, start: int) -> bool:
+    """Whether a place is the first of a text or of a sentence."""
+    before = text[max(0, start - 4) : start].rstrip(" \"'“‘«([")
+    return start == 0 or not before or before[-1] in _ENDS
+
+
+def _fitting(name: str) -> Iterator[str]:
+    """The name without marks around it, if it is neither too short nor a sentence."""
+    name = _POSSESSIVE.sub("", name.strip(" .,;:!?"))
+    if SHORTEST <= len(name) <= LONGEST and len(name.split()) <= MOST_WORDS and any(map(str.isalnum, name)):
+        yield name

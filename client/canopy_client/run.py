@@ -1,0 +1,127 @@
+"""The state of one question while the loop works on it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from canopy_backend.errors import CanopyError, DeadlineExceeded
+from canopy_backend.evidence import Evidence
+from canopy_backend.items import Item
+from canopy_client.answer import Round, Stop
+from canopy_client.deadline import Deadline
+from canopy_client.options import LoopOptions
+from canopy_client.verdict import Verdict
+
+
+class GaveUp(Exception):
+    """A stage failed and the question is answered from what there is; ``Run.stop`` and ``Run.error`` say why."""
+
+
+@dataclass(slots=True)
+class Run:
+    """State of one question.
+
+    Attributes:
+        question: As asked.
+        options: Its switches.
+        deadline: When nobody waits for the answer any more.
+        searching: When searching ends, so that the reader has time.
+        started: Begin, on the monotonic clock.
+        items: What was retrieved, each once, in order.
+        evidence: What was made of them.
+        round_of: The round that found each.
+        seen: Their ids.
+        asked: Queries so far, without what does not change a search.
+        searched: What verdicts named as missing.
+        rounds: What happened.
+        calls: Calls of the language model by role.
+        tables_whole: What was decided of tables.
+        stop: Why the loop ended.
+        error: What failed, in words.
+    """
+
+    question: str
+    options: LoopOptions
+    deadline: Deadline
+    searching: Deadline
+    started: float = field(default_factory=time.monotonic)
+    items: list[Item] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    round_of: list[int] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    searched: list[str] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    tables_whole: bool | None = None
+    stop: Stop = "max_rounds"
+    error: str = ""
+
+    def begin(self, number: int, query: str) -> Round:
+        """A new round with its query."""
+        current = Round(number=number, query=query)
+        self.rounds.append(current)
+        self.asked.add(_normal(query))
+        return current
+
+    def next_query(self, verdict: Verdict) -> str | None:
+        """The query of the next round; ``None``, with ``stop`` set, when there is none."""
+        if verdict.sufficient:
+            self.stop = "sufficient"
+        elif not verdict.query:
+            self.stop = "empty_query"
+        elif _normal(verdict.query) in self.asked:
+            self.stop = "repeated_query"
+        else:
+            if verdict.missing:
+                self.searched.append(verdict.missing)
+            return verdict.query
+        return None
+
+    @contextmanager
+    def stage(self, stop: Stop) -> Iterator[None]:
+        """A stage whose failure ends the search with ``stop``, or with ``deadline``.
+
+        Raises:
+            GaveUp: It failed, and there is something to answer from, or no time for anything else.
+            CanopyError: It failed before there was any evidence.
+        """
+        try:
+            yield
+        except DeadlineExceeded as error:
+            self.failed("deadline", error)
+            raise GaveUp from None
+        except CanopyError as error:
+            if not self.evidence:
+                raise
+            self.failed(stop, error)
+            raise GaveUp from None
+
+    def failed(self, stop: Stop, error: CanopyError) -> None:
+        """Note why it ended; an earlier reason is kept in the words."""
+        self.stop = stop
+        self.error = f"{self.error}; {error}" if self.error else str(error)
+
+    def last_answer(self) -> str:
+        """What the critic last said the evidence backs; empty for nothing."""
+        return next((one.verdict.answer for one in reversed(self.rounds) if one.verdict), "")
+
+
+@contextmanager
+def timed(current: Round, stage: str) -> Iterator[None]:
+    """Add a stage's seconds to its round."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        current.seconds[stage] = current.seconds.get(stage, 0.0) + time.monotonic() - started
+
+
+def _normal(query: str) -> str:
+    """A query without what does not change a search: case, white space, marks."""
+    return re.sub(r"\W+", " ", query).strip().casefold()
