@@ -64,6 +64,11 @@ class Assembler:
         self._budget = budget_tokens
         self._count = count
 
+    @property
+    def budget_tokens(self) -> int:
+        """Most reader tokens of evidence."""
+        return self._budget
+
     def within(self, budget_tokens: int | None) -> Assembler:
         """The same with another budget; ``None`` leaves it as it is."""
         return self if budget_tokens is None else Assembler(budget_tokens, self._count)
