@@ -15,11 +15,13 @@ from canopy_backend.tokenization import TokenCounter
 from canopy_client.aio import AsyncCanopyClient
 from canopy_client.answer import Answer
 from canopy_client.assembly import BUDGET_TOKENS, Assembler
-from canopy_client.critic import MAX_TOKENS
 from canopy_client.llm import LanguageModel, OpenAILanguageModel, TritonLanguageModel
-from canopy_client.orchestrator import LoopOptions, Orchestrator
+from canopy_client.options import LoopOptions
+from canopy_client.orchestrator import Orchestrator
 from canopy_client.retrieval import MilvusRetriever
 from canopy_client.settings import Settings
+from canopy_client.titles import TitleCritic
+from canopy_client.verdict import MAX_TOKENS
 from canopy_milvus import AsyncCorpus
 
 #: Tokens of a prompt beside the evidence: instructions, question, marks, gaps; and the answer.
@@ -64,7 +66,8 @@ async def open_session(settings: Settings, *, trace: bool = False) -> AsyncItera
             MilvusRetriever(corpus, client.embed_query),
             client,
             llm,
-            options=LoopOptions(k=settings.k, max_rounds=settings.max_rounds, routed=settings.routed, trace=trace),
+            critic=TitleCritic(client.embed_query) if settings.critic == "titles" else None,
+            options=settings.loop_options(trace=trace),
             assembler=assembler(settings),
         )
         yield Session(orchestrator, llm)
@@ -84,11 +87,13 @@ def language_model(settings: Settings) -> LanguageModel:
     """
     if not settings.llm_url:
         return TritonLanguageModel.with_model_folder(
-            settings.critic_url, settings.model_files(), tls=settings.tls_options()
+            settings.critic_url, settings.model_files(), tls=settings.tls_options(), parallel=settings.llm_parallel
         )
     if not settings.llm_model:
         raise InvalidRequest("CANOPY_LLM_URL is set without CANOPY_LLM_MODEL, the model's name there")
-    return OpenAILanguageModel(settings.llm_url, model=settings.llm_model, api_key=settings.llm_key)
+    return OpenAILanguageModel(
+        settings.llm_url, model=settings.llm_model, api_key=settings.llm_key, parallel=settings.llm_parallel
+    )
 
 
 def assembler(settings: Settings) -> Assembler:
@@ -109,18 +114,21 @@ def _window(config: dict[str, Any]) -> int:
     return value if isinstance(value, int) else 0
 
 
-def ask(question: str, settings: Settings | None = None, *, trace: bool = False) -> Answer:
+def ask(
+    question: str, settings: Settings | None = None, *, options: LoopOptions | None = None, trace: bool = False
+) -> Answer:
     """Answer one question, synchronously: opens what is needed, runs the loop, closes.
 
     Args:
         question: What is asked.
         settings: From the environment where not given.
-        trace: Keep every visited node in the evidence.
+        options: The switches of this question; those of the settings where not given.
+        trace: Keep every visited node in the evidence, where ``options`` are not given.
     """
     chosen = settings or Settings.load()
 
     async def run() -> Answer:
         async with open_session(chosen, trace=trace) as session:
-            return await session.orchestrator.answer(question, deadline_s=chosen.answer_deadline_s)
+            return await session.orchestrator.answer(question, options=options, deadline_s=chosen.answer_deadline_s)
 
     return asyncio.run(run())

@@ -7,10 +7,11 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Self, get_args, get_type_hints
+from typing import Any, Final, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
+from canopy_client.options import LoopOptions, Tables
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: The state of the local stack: in the checkout that this package runs from, else in the working folder.
@@ -18,6 +19,9 @@ HOME: Final = _CHECKOUT / ".canopy" if (_CHECKOUT / "pyproject.toml").is_file() 
 
 #: Where the local stack's ports were moved, its clients follow, unless an endpoint is named.
 _PORTS: Final = {"url": "CANOPY_GRPC_PORT", "critic_url": "CANOPY_CRITIC_GRPC_PORT"}
+
+#: Who judges the evidence: the language model, or the critic that follows names.
+CriticKind: TypeAlias = Literal["llm", "titles"]
 
 MASK: Final = "***"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -52,6 +56,9 @@ class Settings:
     )
     llm_model: str = field(default="", metadata=_about("model name at that endpoint"))
     llm_key: str = field(default="", metadata=_about("bearer token for that endpoint", secret=True))
+    llm_parallel: int = field(
+        default=32, metadata=_about("most requests to the language model in flight; further ones wait for a place")
+    )
     milvus_uri: str = field(
         default="", metadata=_about("Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
     )
@@ -64,7 +71,18 @@ class Settings:
         default=None, metadata=_about("the critic's model folder, for its chat template and tokenizer")
     )
     k: int = field(default=10, metadata=_about("items retrieved in a round"))
-    max_rounds: int = field(default=3, metadata=_about("most rounds of a question"))
+    follow_up_k: int | None = field(
+        default=None, metadata=_about("items retrieved in rounds after the first; as many as in it if not given")
+    )
+    max_rounds: int = field(default=3, metadata=_about("most rounds of a question; 1 never searches again"))
+    critic: CriticKind = field(
+        default="llm", metadata=_about("who judges the evidence: llm, or titles, which follows names without a model")
+    )
+    compress: bool = field(default=True, metadata=_about("keep of each item only what answers the query"))
+    tables: Tables = field(
+        default="classify",
+        metadata=_about("how tables are kept: as the model classifies the question, whole, or as other items (lookup)"),
+    )
     routed: bool = field(default=False, metadata=_about("let a router choose which modalities to search"))
     budget_tokens: int = field(
         default=0, metadata=_about("most evidence tokens in a prompt; 0: 16000, or what the model can hold")
@@ -101,9 +119,16 @@ class Settings:
             if name not in given and environment.get(variable):
                 given[name] = f"localhost:{_parse(environment[variable], int, variable)}"
         settings = cls(**given)
-        for name in ("k", "max_rounds", "deadline_s", "answer_deadline_s"):
+        for name in ("llm_parallel", "deadline_s", "answer_deadline_s"):
             if getattr(settings, name) <= 0:
                 raise InvalidRequest(f"{known[name].flag}: {getattr(settings, name)} is not more than 0")
+        if settings.critic not in get_args(CriticKind):
+            raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of llm, titles")
+        try:
+            settings.loop_options()
+        except InvalidRequest as error:
+            name, _, problem = str(error).partition(": ")
+            raise InvalidRequest(f"{known[name].flag}: {problem}") from None
         return settings
 
     @classmethod
@@ -130,6 +155,25 @@ class Settings:
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
+    def loop_options(self, *, trace: bool = False) -> LoopOptions:
+        """The switches of a question.
+
+        Args:
+            trace: Keep every visited node in the evidence.
+
+        Raises:
+            InvalidRequest: A value is out of its range; begins with the setting's name.
+        """
+        return LoopOptions(
+            k=self.k,
+            follow_up_k=self.follow_up_k,
+            max_rounds=self.max_rounds,
+            compress=self.compress,
+            tables=self.tables,
+            routed=self.routed,
+            trace=trace,
+        )
+
     def tls_options(self) -> Tls | None:
         """How to encrypt; ``None`` for plain text."""
         return Tls(self.tls_roots, self.tls_key, self.tls_certificate) if self.tls else None
@@ -148,6 +192,8 @@ def _parse(text: str, kind: Any, env: str) -> Any:
     """A variable's text as its setting's type."""
     if isinstance(kind, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not types.NoneType)
+    if get_origin(kind) is Literal:
+        return text  # Whether it is one of them is checked with the rest.
     if kind is bool:
         if text.lower() in _TRUE | _FALSE:
             return text.lower() in _TRUE
@@ -155,4 +201,4 @@ def _parse(text: str, kind: Any, env: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidRequest(f"{env}: {text!r} is not a number") from None
+        raise InvalidRequest(f"{env}: {text!r:.80} is not a number") from None

@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from canopy_backend.errors import InvalidRequest
+from canopy_backend.errors import CriticError, InvalidRequest
 from canopy_backend.sources import read_items
 from canopy_client import trace as trace_file
 from canopy_client.answer import Answer
@@ -65,6 +65,9 @@ def ask(
     (answer,) = run_questions(settings, [question], console, trace=trace)
     if as_json:
         print_json(answer)
+    if answer.stop == "reader_failed":
+        # The evidence was shown; a script must not take what is left of the answer for one.
+        raise CriticError(answer.error)
 
 
 @takes(*SERVER)

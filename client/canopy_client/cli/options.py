@@ -12,8 +12,10 @@ from canopy_client.settings import Settings
 
 SERVER: Final = ("url", "deadline_s", "tls", "tls_roots", "tls_key", "tls_certificate")
 STORE: Final = ("milvus_uri", "milvus_token", "corpus", "home")
-MODEL: Final = ("critic_url", "llm_url", "llm_model", "llm_key", "model_folder")
-LOOP: Final = ("k", "max_rounds", "routed", "budget_tokens", "answer_deadline_s")
+MODEL: Final = ("critic_url", "llm_url", "llm_model", "llm_key", "llm_parallel", "model_folder")
+LOOP: Final = (
+    "k", "follow_up_k", "max_rounds", "critic", "compress", "tables", "routed", "budget_tokens", "answer_deadline_s"
+)  # fmt: skip
 
 #: ``--json``, which every command has.
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -33,7 +35,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=Annotated[kinds[name] | None, _option(name)],
+                annotation=Annotated[kinds[name] | None, _option(name, kinds[name])],
             )
             for name in names
         ]
@@ -50,9 +52,11 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
-def _option(name: str) -> Any:
+def _option(name: str, kind: Any) -> Any:
     """The option of a setting; its value stays ``None`` when neither flag nor variable is given."""
     about = _DESCRIPTIONS[name]
     shown = about.default if about.default and not about.secret else False
+    # A switch can be turned off on the command line too, where a variable or its default turned it on.
+    flag = f"{about.flag}/--no-{about.flag.removeprefix('--')}" if kind is bool else about.flag
     text = f"{about.help[0].upper()}{about.help[1:]}."
-    return typer.Option(about.flag, envvar=about.env, help=text, show_default=shown, show_envvar=True)
+    return typer.Option(flag, envvar=about.env, help=text, show_default=shown, show_envvar=True)

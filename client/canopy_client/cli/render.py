@@ -139,6 +139,8 @@ def answer_panel(answer: Answer) -> Panel:
     ]
     if answer.tables_whole is not None:
         facts.append("tables: kept whole (aggregate question)" if answer.tables_whole else "tables: rows (lookup)")
+    if answer.error:
+        facts.append(f"failed: {answer.error}")
     if cited:
         facts.append(f"cites {cited}")
     body = Text.assemble((answer.text or "(no answer)", "bold"), "\n", ("\n".join(facts), "dim"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ import msgspec
 
 from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, ServerUnavailable
 from canopy_client.deadline import Deadline
-from canopy_client.llm.base import Completion, Message
+from canopy_client.llm.base import MAX_REPLY_BYTES, Completion, Message
+from canopy_client.llm.places import PARALLEL, Places
 from canopy_client.retry import RetryPolicy
 
 #: What HTTP says when the request was not taken and may be sent again.
@@ -53,6 +55,7 @@ class OpenAILanguageModel:
         model: The model's name there.
         api_key: Sent as a bearer token; never shown.
         retry: How often a request is sent again of which nothing was received.
+        parallel: Most requests in flight; further ones wait for a place.
         transport: An httpx transport to use instead of sockets.
     """
 
@@ -63,11 +66,13 @@ class OpenAILanguageModel:
         model: str,
         api_key: str = "",
         retry: RetryPolicy | None = None,
+        parallel: int = PARALLEL,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = url.rstrip("/")
         self._model = model
         self._retry = retry or RetryPolicy()
+        self._places = Places(parallel)
         headers = {"Content-Type": "application/json"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
@@ -108,20 +113,34 @@ class OpenAILanguageModel:
         return await self._retry.run_async(attempt, deadline)
 
     async def _attempt(self, payload: bytes, deadline: Deadline) -> Completion:
-        timeout = deadline.timeout_s("language model")
-        try:
-            response = await self._client.post(f"{self._url}/chat/completions", content=payload, timeout=timeout)
-        except httpx.ConnectError as error:
-            raise ServerUnavailable(f"language model {self.name}: {error}") from None
-        except httpx.TimeoutException:
-            raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # Part of the answer may have been received: not sent again.
-            raise CriticError(f"language model {self.name}: {str(error) or type(error).__name__}") from None
-        if response.status_code != httpx.codes.OK:
-            kind = _STATUS_ERRORS.get(response.status_code, CriticError)
-            raise kind(f"language model {self.name}: HTTP {response.status_code}: {response.text:.300}")
-        return _completion(response.content, self.name)
+        async with self._places.one(deadline, f"language model {self.name}"):
+            timeout = deadline.timeout_s("language model")
+            try:
+                # The client's own timeouts are those of a single read: an answer in drops would outlast them.
+                async with asyncio.timeout(timeout):
+                    status, content = await self._post(payload)
+            except httpx.ConnectError as error:
+                raise ServerUnavailable(f"language model {self.name}: {error}") from None
+            except TimeoutError:
+                raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                # Part of the answer may have been received: not sent again.
+                raise CriticError(f"language model {self.name}: {str(error) or type(error).__name__}") from None
+        if status != httpx.codes.OK:
+            kind = _STATUS_ERRORS.get(status, CriticError)
+            text = content.decode("utf-8", "replace")
+            raise kind(f"language model {self.name}: HTTP {status}: {text:.300}")
+        return _completion(content, self.name)
+
+    async def _post(self, payload: bytes) -> tuple[int, bytes]:
+        """Status and body of the reply; a body is read no further than an answer can be long."""
+        content = bytearray()
+        async with self._client.stream("POST", f"{self._url}/chat/completions", content=payload) as response:
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > MAX_REPLY_BYTES:
+                    raise CriticError(f"language model {self.name}: an answer of more than {MAX_REPLY_BYTES} bytes")
+        return response.status_code, bytes(content)
 
 
 def _completion(content: bytes, name: str) -> Completion:

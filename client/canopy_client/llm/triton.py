@@ -18,8 +18,9 @@ from canopy_client.aio import open_channel
 from canopy_client.channels import Tls, check_target
 from canopy_client.codec import CriticChunk, RequestOptions
 from canopy_client.deadline import Deadline
-from canopy_client.llm.base import Completion, Message
+from canopy_client.llm.base import MAX_REPLY_BYTES, Completion, Message
 from canopy_client.llm.chat_template import ChatTemplate
+from canopy_client.llm.places import PARALLEL, Places
 from canopy_client.retry import RetryPolicy
 from canopy_client.status import call_error
 
@@ -54,6 +55,7 @@ class TritonLanguageModel:
         template: How chats become prompts.
         tls: How to encrypt; ``None`` for plain text.
         retry: How often a request is sent again of which nothing was received.
+        parallel: Most requests in flight; further ones wait for a place.
         channel: An open ``grpc.aio`` channel to use instead of a new one.
     """
 
@@ -65,6 +67,7 @@ class TritonLanguageModel:
         template: ChatTemplate | None = None,
         tls: Tls | None = None,
         retry: RetryPolicy | None = None,
+        parallel: int = PARALLEL,
         channel: Any = None,
     ) -> None:
         self._url = check_target(url)
@@ -72,6 +75,7 @@ class TritonLanguageModel:
         self._template = template or ChatTemplate()
         self._tls = tls
         self._retry = retry or RetryPolicy()
+        self._places = Places(parallel)
         self._owned = channel is None
         self._channel = channel
         self._open_stub: Any = None
@@ -123,17 +127,26 @@ class TritonLanguageModel:
 
     async def _attempt(self, prompt: str, sampling: Mapping[str, Any], deadline: Deadline) -> Completion:
         """One request. After the first message of its answer an error is final: the model has begun to work."""
-        timeout = deadline.timeout_s("critic")
+        async with self._places.one(deadline, f"critic {self.name}"):
+            timeout = deadline.timeout_s("critic")
+            options = RequestOptions(timeout_us=deadline.timeout_us())
+            request = codec.critic_request(self._model, prompt, sampling, options)
+            # Without this, the end of an empty answer would be told by nothing but the end of the stream.
+            request.parameters["triton_enable_empty_final_response"].bool_param = True
+            return _joined(await self._chunks(request, timeout))
+
+    async def _chunks(self, request: Any, timeout: float | None) -> list[CriticChunk]:
+        """All messages of one answer; the call is over when this ends, however it ends."""
         chunks: list[CriticChunk] = []
-        options = RequestOptions(timeout_us=deadline.timeout_us())
-        request = codec.critic_request(self._model, prompt, sampling, options)
-        # Without this, the end of an empty answer would be told by nothing but the end of the stream.
-        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        size = 0
         call = self._stub().ModelStreamInfer(_once(request), timeout=timeout)
         try:
             # To the end of the stream, not to the last piece: one left early can keep Triton 24.10 from unloading.
             async for message in call:
                 chunks.append(codec.critic_chunk(message))
+                size += len(chunks[-1].text)
+                if size > MAX_REPLY_BYTES:
+                    raise CriticError(f"an answer of more than {MAX_REPLY_BYTES} bytes")
         except grpc.aio.AioRpcError as error:
             mapped = call_error(error, self._url)
             if chunks and not isinstance(mapped, DeadlineExceeded):
@@ -141,7 +154,7 @@ class TritonLanguageModel:
             raise mapped from None
         finally:
             call.cancel()
-        return _joined(chunks)
+        return chunks
 
     async def _server(self, deadline: Deadline) -> tuple[str, str]:
         """Server version and the model's backend, asked once."""

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, InvalidRequest, ServerUnavailable
 from canopy_backend.evidence import Decision, Trace
-from canopy_client import Orchestrator, trace
+from canopy_client import LoopOptions, Orchestrator, trace
 from canopy_client.cli import app, commands, mounted, render
 from canopy_client.deadline import Deadline
 from canopy_client.session import language_model
@@ -36,11 +36,30 @@ def test_arguments_come_before_the_environment_and_that_before_defaults() -> Non
         ({"CANOPY_K": "0"}, "--k"),
         ({"CANOPY_TLS": "perhaps"}, "CANOPY_TLS"),
         ({"CANOPY_DEADLINE_S": "-1"}, "--deadline-s"),
+        ({"CANOPY_K": "257"}, "--k: 257 is not a whole number from 1 to 256"),
+        ({"CANOPY_FOLLOW_UP_K": "0"}, "--follow-up-k"),
+        ({"CANOPY_MAX_ROUNDS": "11"}, "--max-rounds"),
+        ({"CANOPY_TABLES": "some"}, "--tables"),
+        ({"CANOPY_CRITIC": "nobody"}, "--critic"),
+        ({"CANOPY_LLM_PARALLEL": "0"}, "--llm-parallel"),
     ],
 )
 def test_values_of_another_type_are_named(environment: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         Settings.load({}, environment)
+
+
+def test_every_switch_of_a_question_has_a_setting() -> None:
+    environment = {
+        "CANOPY_K": "5", "CANOPY_FOLLOW_UP_K": "3", "CANOPY_MAX_ROUNDS": "2", "CANOPY_COMPRESS": "no",
+        "CANOPY_TABLES": "lookup", "CANOPY_ROUTED": "1", "CANOPY_CRITIC": "titles",
+    }  # fmt: skip
+    settings = Settings.load({}, environment)
+    assert settings.loop_options(trace=True) == LoopOptions(
+        k=5, follow_up_k=3, max_rounds=2, compress=False, tables="lookup", routed=True, trace=True
+    )
+    assert settings.critic == "titles"
+    assert Settings.load({}, {}).loop_options() == LoopOptions()
 
 
 def test_secrets_do_not_show() -> None:
