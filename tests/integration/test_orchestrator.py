@@ -63,7 +63,7 @@ class Script:
 
     async def generate(self, messages: Any, *, max_tokens: int, schema: Any = None, deadline: Deadline) -> Completion:
         self.prompts.append(messages[1].content)
-        if "You judge" in messages[0].content:
+        if "Is the evidence enough" in messages[-1].content:
             return Completion(json.dumps(self.verdicts.pop(0)))
         return Completion('{"label": "lookup"}' if "aggregate" in messages[0].content else "43 m [1].")
 

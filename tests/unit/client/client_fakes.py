@@ -248,7 +248,7 @@ class ScriptedModel:
         schema: Mapping[str, Any] | None = None,
         deadline: Deadline,
     ) -> Completion:
-        role = self._role(messages[0].content)
+        role = self._role(messages)
         self.calls.append((role, messages[-1].content, schema))
         script = self.scripts.get(role) or deque(["[1] It is so."])
         step = script.popleft() if len(script) > 1 else script[0]
@@ -260,9 +260,10 @@ class ScriptedModel:
         return Completion(step, "stop", 7, 3)
 
     @staticmethod
-    def _role(system: str) -> str:
-        starts = {"You judge": "critic", "You read": "classifier", "You choose": "router", "You answer": "reader"}
-        return next(role for start, role in starts.items() if system.startswith(start))
+    def _role(messages: Sequence[Message]) -> str:
+        asked = {"Is the evidence enough": "critic", "You read": "classifier", "You choose": "router"}
+        said = "\n".join(message.content for message in messages)
+        return next((role for words, role in asked.items() if words in said), "reader")
 
     def said_to(self, role: str) -> list[str]:
         return [content for one, content, _ in self.calls if one == role]
