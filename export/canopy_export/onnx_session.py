@@ -45,4 +45,8 @@ class OnnxSession:
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
         """Inputs by name, each int64 ``[n, L]``, to the output float32 ``[n, ...]``."""
-        return np.asarray(self._session.run(None, dict(inputs))[0])
+        return self.outputs(inputs)[0]
+
+    def outputs(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """Inputs by name, of the graph's own shapes and types, to all of its outputs."""
+        return [np.asarray(one) for one in self._session.run(None, dict(inputs))]

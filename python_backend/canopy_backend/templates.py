@@ -28,6 +28,24 @@ _DEFINITIONS: Final = {
 #: 16 hex digits: blake2b of the version and the definitions.
 TEMPLATE_HASH: Final = blake2b(json.dumps([_VERSION, _DEFINITIONS], sort_keys=True).encode(), digest_size=8).hexdigest()
 
+#: What an encoder that reads chats is told about a query, and about a node.
+QUERY_INSTRUCTION: Final = "Retrieve images or text relevant to the user's query."
+NODE_INSTRUCTION: Final = "Represent the user's input."
+#: What such an encoder reads where an input has neither text nor pixels.
+NOTHING: Final = "NULL"
+
+
+def chat_turns(instruction: str) -> tuple[str, str]:
+    """What stands before and after the content of an encoder's input in chat form.
+
+    The vector is the state of the last token, which is the line break behind the opened answer.
+
+    Args:
+        instruction: The system turn, :data:`QUERY_INSTRUCTION` or :data:`NODE_INSTRUCTION`.
+    """
+    head = f"<|im_start|>system\n{instruction}<|im_end|>\n<|im_start|>user\n"
+    return head, "<|im_end|>\n<|im_start|>assistant\n"
+
 
 def query_text(query: str) -> str:
     """What the query encoder reads: the query without white space around it."""
