@@ -22,7 +22,7 @@ ALLOWED = {
     "canopy_client": {"canopy_backend", "canopy_milvus"},
     "canopy_export": {"canopy_backend", "canopy_client"},
     "canopy_local": {"canopy_backend", "canopy_milvus", "canopy_client", "canopy_export"},
-    "canopy_training": {"canopy_backend", "canopy_client", "canopy_export"},
+    "canopy_training": {"canopy_backend", "canopy_client", "canopy_export", "canopy_milvus"},
 }
 #: The command mounts rooms above it by name, when a sub-command runs, and imports none of them by itself.
 SERVER_MODULES = {"triton_python_backend_utils", "tritonclient", "grpc", "pymilvus", "vllm", "torch", "transformers"}

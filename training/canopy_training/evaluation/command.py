@@ -27,7 +27,22 @@ from canopy_training.evaluation.vectors import VectorSource
 TABLE_FILE: Final = "evaluation.md"
 
 
+#: Options that only one of the two evaluations has.
+_ENCODER_ONLY: Final = (
+    "base",
+    "adapter",
+    "endpoint",
+    "node_encoding",
+    "branching",
+    "reader_tokenizer",
+    "frozen",
+    "bf16",
+)
+_LOOP_ONLY: Final = ("pool", "arm", "llm", "in_flight", "resume")
+
+
 def evaluate(
+    context: typer.Context,
     data: Annotated[list[Path], typer.Option(help="Data file; may be given several times.")],
     out: Annotated[Path, typer.Option(help="Folder for evaluation.json, evaluation.md and the figures.")],
     split: Annotated[str, typer.Option(help="Split to evaluate; empty for all questions.")] = "dev",
@@ -61,8 +76,45 @@ def evaluate(
         bool, typer.Option("--bf16", help="Encode in bfloat16: faster on some machines, less exact.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Evaluate the whole loop instead, with the servers that canopy ask uses.")
+    ] = False,
+    pool: Annotated[
+        list[Path] | None, typer.Option(help="With --loop: data file whose items alone join the corpus; repeatable.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="With --loop: arms by name or pattern, such as 'single-*'; repeatable.")
+    ] = None,
+    llm: Annotated[bool, typer.Option("--llm/--no-llm", help="With --loop: ask the language model.")] = True,
+    in_flight: Annotated[int, typer.Option(min=1, help="With --loop: most questions at a time.")] = 8,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With --loop: take arms that a run under equal conditions finished.")
+    ] = False,
 ) -> None:
-    """Measure what the node encoder decides on annotated questions, with its adapter and without."""
+    """Measure what the node encoder decides on annotated questions, with its adapter and without.
+
+    With --loop: what the whole loop finds, over the pooled items of the data files.
+    """
+    _refuse_others(context, loop)
+    if loop:
+        # Its servers' clients are imported for it alone.
+        from canopy_training.loop import command as whole
+
+        request = whole.LoopRequest(
+            data=data,
+            pool=pool or (),
+            split=split or None,
+            limit=limit,
+            arms=arm or (),
+            model=llm,
+            in_flight=in_flight,
+            resume=resume,
+            seed=seed,
+            command=shlex.join(["canopy", *sys.argv[1:]]),
+        )
+        whole.evaluate_loop(request, Settings.load(), out, Console(stderr=True, quiet=as_json))
+        _tell(out / whole.REPORT_FILE, out / whole.TABLE_FILE, as_json)
+        return
     questions = first_of_each(read_questions(data, split or None), limit)
     sources = _sources(base, adapter, endpoint, node_encoding, branching, reader_tokenizer, frozen, bf16)
     report = run_evaluation(
@@ -79,10 +131,30 @@ def evaluate(
     page = markdown(report)
     write(out / TABLE_FILE, page.encode())
     draw(report, out)
+    _tell(out / REPORT_FILE, out / TABLE_FILE, as_json)
+
+
+def _tell(report: Path, page: Path, as_json: bool) -> None:
+    """Print what was written: the report for a program, the page for a person."""
     if as_json:
-        typer.echo((out / REPORT_FILE).read_text(encoding="utf-8"))
+        typer.echo(report.read_text(encoding="utf-8"))
     else:
-        Console(soft_wrap=True).print(page, markup=False, highlight=False)
+        Console(soft_wrap=True).print(page.read_text(encoding="utf-8"), markup=False, highlight=False)
+
+
+def _refuse_others(context: typer.Context, loop: bool) -> None:
+    """Refuse options of the other evaluation that were typed; variables of the environment may serve both.
+
+    Raises:
+        TrainingError: There is one; names it.
+    """
+    for name in _ENCODER_ONLY if loop else _LOOP_ONLY:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = f"--{name.replace('_', '-')}"
+            if loop:
+                raise TrainingError(f"{flag} does not apply to --loop, which asks the running servers (canopy config)")
+            raise TrainingError(f"{flag} applies to --loop only")
 
 
 def _sources(
