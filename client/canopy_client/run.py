@@ -105,7 +105,8 @@ class Run:
     def failed(self, stop: Stop, error: CanopyError) -> None:
         """Note why it ended; an earlier reason is kept in the words."""
         self.stop = stop
-        self.error = f"{self.error}; {error}" if self.error else str(error)
+        told = " ".join(str(error).split()) or type(error).__name__
+        self.error = f"{self.error}; {told}" if self.error else told
 
     def last_answer(self) -> str:
         """What the critic last said the evidence backs; empty for nothing."""

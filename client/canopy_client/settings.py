@@ -89,6 +89,14 @@ class Settings:
     )
     deadline_s: float = field(default=60.0, metadata=_about("seconds that one call to the evidence server may take"))
     answer_deadline_s: float = field(default=300.0, metadata=_about("seconds that one question may take"))
+    pixels: bool = field(
+        default=False,
+        metadata=_about("bring pictures and clips along with their pixels, for an encoder that takes them"),
+    )
+    picture_hosts: str = field(
+        default="", metadata=_about("hosts that pictures and clips may be fetched from, with commas; empty: none")
+    )
+    picture_http: bool = field(default=False, metadata=_about("fetch pictures and clips over plain HTTP too"))
     tls: bool = field(default=False, metadata=_about("encrypt the connections to both servers"))
     tls_roots: Path | None = field(default=None, metadata=_about("authorities to trust, PEM"))
     tls_key: Path | None = field(default=None, metadata=_about("the client's own key, PEM"))

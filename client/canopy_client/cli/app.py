@@ -10,7 +10,7 @@ import typer.core
 from rich.console import Console
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, EncoderMismatch, LimitExceeded, ServerUnavailable
-from canopy_client.cli import commands, demo, view
+from canopy_client.cli import commands, demo, render, view
 from canopy_client.cli.mounted import mount
 
 _HINTS: tuple[tuple[type[CanopyError], str], ...] = (
@@ -44,7 +44,7 @@ class Group(typer.core.TyperGroup):
 def tell(error: BaseException) -> None:
     """One line on standard error."""
     hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = render.visible(" ".join(str(error).split())) or type(error).__name__
     line = f"error: {text}; {hint}" if hint else f"error: {text}"
     Console(stderr=True, soft_wrap=True, highlight=False).print(line, markup=False)
 

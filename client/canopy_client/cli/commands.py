@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +12,23 @@ import typer
 from rich.console import Console
 
 from canopy_backend.errors import CriticError, InvalidRequest
+from canopy_backend.items import Item
 from canopy_backend.sources import read_items
 from canopy_client import trace as trace_file
 from canopy_client.answer import Answer
 from canopy_client.cli import render
-from canopy_client.cli.options import LOOP, MODEL, SERVER, STORE, AsJson, takes
+from canopy_client.cli.options import LOOP, MODEL, PIXELS, SERVER, STORE, AsJson, takes
 from canopy_client.clients import CanopyClient
 from canopy_client.deadline import Deadline
 from canopy_client.events import Answered
+from canopy_client.fetch import FetchRules, fill_pictures
 from canopy_client.ingestion import IngestionReport, ingest
 from canopy_client.session import open_session
 from canopy_client.settings import Settings
 from canopy_milvus import Corpus
 
 Files = Annotated[
-    list[Path], typer.Argument(help="Files and folders: JSONL, text, Markdown, CSV, TSV, WebVTT, SRT, images.")
+    list[Path], typer.Argument(help="Files and folders: JSONL, text, Markdown, CSV, TSV, WebVTT, SRT, images, clips.")
 ]
 
 
@@ -34,7 +37,7 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-@takes(*SERVER, *STORE)
+@takes(*SERVER, *STORE, *PIXELS)
 def index(settings: Settings, files: Files, as_json: AsJson = False) -> None:
     """Index items of files; those that are stored unchanged are skipped, so it is safe to run again."""
     report = index_files(settings, files, Console(stderr=True, quiet=as_json))
@@ -50,7 +53,15 @@ def index_files(settings: Settings, files: list[Path], console: Console) -> Inge
     if missing := [str(path) for path in files if not path.exists()]:
         raise InvalidRequest(f"{missing[0]}: no such file")
     with open_client(settings) as client, open_corpus(settings, client) as corpus, render.progress(console) as advance:
-        return ingest(client, corpus, read_items(files), progress=advance)
+        return ingest(client, corpus, items_of(settings, files), progress=advance)
+
+
+def items_of(settings: Settings, files: list[Path]) -> Iterator[Item]:
+    """The items of files, with their pixels where the settings say so."""
+    items = read_items(files, pixels=settings.pixels)
+    if not settings.pixels:
+        return items
+    return fill_pictures(items, FetchRules.of_hosts(settings.picture_hosts, allow_http=settings.picture_http))
 
 
 @takes(*SERVER, *STORE, *MODEL, *LOOP)
@@ -70,7 +81,7 @@ def ask(
         raise CriticError(answer.error)
 
 
-@takes(*SERVER)
+@takes(*SERVER, *PIXELS)
 def compress(
     settings: Settings,
     files: Files,
@@ -80,7 +91,7 @@ def compress(
     as_json: AsJson = False,
 ) -> None:
     """Keep of each item of files the regions that answer a query."""
-    items = list(read_items(files))
+    items = list(items_of(settings, files))
     with open_client(settings) as client:
         evidence = client.compress(query, items, keep_tables_whole=keep_tables_whole, trace=trace)
     if as_json:

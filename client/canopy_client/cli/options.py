@@ -11,6 +11,7 @@ import typer
 from canopy_client.settings import Settings
 
 SERVER: Final = ("url", "deadline_s", "tls", "tls_roots", "tls_key", "tls_certificate")
+PIXELS: Final = ("pixels", "picture_hosts", "picture_http")
 STORE: Final = ("milvus_uri", "milvus_token", "corpus", "home")
 MODEL: Final = ("critic_url", "llm_url", "llm_model", "llm_key", "llm_parallel", "model_folder")
 LOOP: Final = (

@@ -1,4 +1,4 @@
-"""How things look in a terminal. Text of items is data: it is never read as markup."""
+"""How things look in a terminal. Text of items is data: never read as markup, and never sent as control characters."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ _MARKS = {"kept": ("✔ kept", "green"), "dropped": ("✘ dropped", "red"), "spl
 _UNITS = {"text": "sentence", "table": "row", "video": "segment", "image": "image"}
 #: Characters of a region shown beside its node.
 _SNIPPET = 72
+#: Control characters as visible pictures: an item or an answer must not move the cursor or set the terminal's title.
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 #: The line between a table's header and its rows.
 _RULE = re.compile(r"^\|(?: --- \|)+\n?", re.MULTILINE)
 
@@ -32,14 +35,19 @@ _RULE = re.compile(r"^\|(?: --- \|)+\n?", re.MULTILINE)
 def question(console: Console, text: str) -> None:
     """The head of one question."""
     console.print()
-    console.rule(Text(text, "bold"))
+    console.rule(Text(visible(text), "bold"))
+
+
+def visible(text: str) -> str:
+    """The same text with its control characters shown, line ends and tabs aside."""
+    return text.translate(_VISIBLE)
 
 
 def event(console: Console, one: Event) -> None:
     """One step of the loop."""
     match one:
         case RoundStarted(number, query):
-            console.print(Text.assemble((f"round {number}", "bold"), "  ", (query, "italic")))
+            console.print(Text.assemble((f"round {number}", "bold"), "  ", (visible(query), "italic")))
         case Retrieved(_, hits):
             console.print(hit_table(hits))
         case Compressed(_, found):
@@ -56,7 +64,8 @@ def hit_table(hits: Sequence[HitRecord]) -> Table:
     for place, hit in enumerate(hits, start=1):
         style = "" if hit.new else "dim"
         note = hit.item_id if hit.new else f"{hit.item_id} (seen)"
-        table.add_row(*map(Text, (f"{place}", f"{hit.score:.3f}", hit.modality, hit.title, note)), style=style)
+        cells = (f"{place}", f"{hit.score:.3f}", hit.modality, hit.title, note)
+        table.add_row(*(Text(visible(cell)) for cell in cells), style=style)
     return table
 
 
@@ -74,12 +83,12 @@ def evidence_head(one: Evidence) -> Text:
     kept = f"{one.kept_fragments}/{one.fragments} {unit}s" if one.fragments > 1 else f"one {unit}"
     tokens = f"{one.tokens_in} → {one.tokens_kept} tokens"
     note = ", truncated" if one.truncated else ""
-    return Text.assemble((one.title or one.item_id, "bold"), f"  {one.modality}, {kept}, {tokens}{note}")
+    return Text.assemble((visible(one.title or one.item_id), "bold"), f"  {one.modality}, {kept}, {tokens}{note}")
 
 
 def evidence_text(one: Evidence) -> Group:
     """What was kept, in the item's own words."""
-    return Group(evidence_head(one), Padding(Text(one.text), (0, 0, 1, 2)))
+    return Group(evidence_head(one), Padding(Text(visible(one.text)), (0, 0, 1, 2)))
 
 
 def evidence_tree(one: Evidence) -> Tree:
@@ -109,7 +118,7 @@ def _node_line(node: Decision, text: str, *, lower: bool) -> Text:
 def _snippet(text: str) -> str:
     """The beginning of a region on one line; of a table its first row, not the header that all regions share."""
     body = _RULE.split(text, maxsplit=1)[-1]
-    flat = " ".join((body or text).split())
+    flat = " ".join(visible(body or text).split())
     return flat if len(flat) <= _SNIPPET else f"{flat[: _SNIPPET - 1]}…"
 
 
@@ -118,7 +127,7 @@ def verdict_panel(verdict: Verdict) -> Panel:
     lines = [("rationale", verdict.rationale), ("answer", verdict.answer)]
     if not verdict.sufficient:
         lines += [("missing", verdict.missing), ("query", verdict.query)]
-    body = Text("\n").join(Text.assemble((f"{name}: ", "dim"), text or "–") for name, text in lines)
+    body = Text("\n").join(Text.assemble((f"{name}: ", "dim"), visible(text) or "–") for name, text in lines)
     title = "critic: sufficient" if verdict.sufficient else "critic: not sufficient"
     return Panel(body, title=title, title_align="left", border_style="green" if verdict.sufficient else "yellow")
 
@@ -143,7 +152,7 @@ def answer_panel(answer: Answer) -> Panel:
         facts.append(f"failed: {answer.error}")
     if cited:
         facts.append(f"cites {cited}")
-    body = Text.assemble((answer.text or "(no answer)", "bold"), "\n", ("\n".join(facts), "dim"))
+    body = Text.assemble((visible(answer.text) or "(no answer)", "bold"), "\n", (visible("\n".join(facts)), "dim"))
     return Panel(body, title="answer", title_align="left", border_style="blue")
 
 

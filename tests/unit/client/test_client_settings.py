@@ -124,6 +124,21 @@ async def test_a_run_is_shown_without_reading_titles_as_markup() -> None:
         assert words in shown
 
 
+async def test_control_characters_do_not_reach_the_terminal() -> None:
+    hostile = "\x1b[2J\x1b]0;owned\x07 \x9b31m\x00\r\x7f end"
+    item = text_item(hostile, hostile, title=hostile)
+    llm = ScriptedModel(critic=[verdict("no", missing=hostile, query=hostile, answer=hostile)], reader=[hostile])
+    retriever = MemoryRetriever({"q\x1b[2J": [item]})
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as capture:
+        render.question(console, "q\x1b[2J")
+        async for event in Orchestrator(retriever, FakeCompressor(), llm).events("q\x1b[2J"):
+            render.event(console, event)
+    shown = capture.get()
+    assert "␛[2J" in shown
+    assert not set(shown) & {chr(code) for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) != "\n"}
+
+
 def test_a_tree_shows_scores_and_what_became_of_each_node() -> None:
     from client_fakes import make_evidence
     from msgspec.structs import replace
