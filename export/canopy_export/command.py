@@ -17,7 +17,9 @@ from canopy_export.export import Profile, export_encoders
 def export(
     model: Annotated[
         Path | None,
-        typer.Option(envvar="CANOPY_MODEL", help="sentence-transformers folder; by default all-MiniLM-L6-v2."),
+        typer.Option(
+            envvar="CANOPY_MODEL", help="sentence-transformers or Qwen3-VL folder; by default all-MiniLM-L6-v2."
+        ),
     ] = None,
     repository: Annotated[
         Path, typer.Option(envvar="CANOPY_MODEL_REPOSITORY", help="Model repository to export into.")

@@ -69,7 +69,8 @@ def export_encoders(
     """Export a sentence-embedding model as query encoder and node encoder.
 
     Args:
-        model: A sentence-transformers folder.
+        model: A sentence-transformers folder, or that of a Qwen3-VL embedding model, whose text side is exported:
+            items' captions and transcripts are read, their pixels are not.
         repository: The model repository; encoders' folders are made where they are missing.
         adapter: LoRA adapter folder, merged into the node encoder; the query encoder stays the base model.
         node_encoding: How nodes are encoded; by default as the adapter's card says, and ``separate`` without one.
@@ -200,7 +201,8 @@ def _build(
     else:
         export_node_graph(NodeGraph(backbone, source.pooling).eval(), partial, vocabulary)
     os.replace(partial, graph_file)
-    _replace(source.tokenizer, folder / TOKENIZER_FILE)
+    source.write_tokenizer(folder / f"{TOKENIZER_FILE}.partial", "query" if encoder == QUERY_ENCODER else "node")
+    os.replace(folder / f"{TOKENIZER_FILE}.partial", folder / TOKENIZER_FILE)
     files = {name: file_sha256(folder / name) for name in (GRAPH_FILE, TOKENIZER_FILE)}
     manifest = msgspec.structs.replace(wanted, files=files)
     manifest.save(folder / MANIFEST_FILE)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import Pooling
+from canopy_export.qwen3vl.folder import MODEL_TYPE as QWEN3VL
 
 #: Added to the attention score of a token that may not be seen: far below any score, and finite in half precision.
 MASKED: Final = -1e4
@@ -31,7 +32,7 @@ def vocabulary_of(backbone: nn.Module) -> int:
 
 
 def load_backbone(path: str) -> nn.Module:
-    """Load a backbone in float32 with plain attention, the form that exports.
+    """Load a backbone in float32 with plain attention, the form that exports; of a Qwen3-VL its language part.
 
     Raises:
         ExportError: The folder cannot be loaded.
@@ -47,6 +48,9 @@ def load_backbone(path: str) -> nn.Module:
         )
     except (OSError, ValueError, ImportError) as error:
         raise ExportError(f"{path}: transformers cannot load this model ({error})") from error
+    config: Any = model.config
+    if config.model_type == QWEN3VL:
+        model = model.get_submodule("language_model")
     return model.eval()
 
 

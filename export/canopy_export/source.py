@@ -1,17 +1,20 @@
-"""A local sentence-transformers folder, read without loading a weight."""
+"""A local model folder, read without loading a weight: sentence-transformers, or a Qwen3-VL embedding model."""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import CARD_FILE, AdapterCard, NodeEncoding, Pooling, file_sha256
-from canopy_backend.templates import TEMPLATE_HASH
+from canopy_backend.templates import NODE_INSTRUCTION, QUERY_INSTRUCTION, TEMPLATE_HASH, chat_turns
+from canopy_backend.tokenization import EncoderTokenizer
+from canopy_export.qwen3vl.folder import chat_tokenizer, is_qwen3vl
 
 #: Names of one pooling mode in the two generations of ``1_Pooling/config.json``.
 _POOLING_FLAGS: Final[dict[str, Pooling]] = {
@@ -26,6 +29,13 @@ _MODULES: Final = {"Transformer", "Pooling", "Normalize"}
 OPSET: Final = 17
 _ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
+#: Files of a Qwen3-VL folder that change what its encoder reads.
+_PIXEL_FILES: Final = ("preprocessor_config.json", "video_preprocessor_config.json")
+#: Most tokens that a Qwen3-VL reads at once here. It could read more; memory grows with the square.
+_QWEN3VL_WINDOW: Final = 2048
+
+#: Which of the two encoders: a model that reads chats is told whether it has a query or an item's node before it.
+Role: TypeAlias = Literal["query", "node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,7 @@ class Source:
         pooling: How token states become one vector.
         window: Most tokens of one text, special tokens included.
         dimension: Size of a vector.
+        chat: Whether the model reads the turns of a chat, with an instruction.
     """
 
     path: Path
@@ -47,18 +58,35 @@ class Source:
     pooling: Pooling
     window: int
     dimension: int
+    chat: bool = False
 
     @property
     def tokenizer(self) -> Path:
-        """The fast tokenizer's file."""
+        """The model's own tokenizer file, without the turns of a chat."""
         return self.path / "tokenizer.json"
+
+    def write_tokenizer(self, target: Path, role: Role) -> None:
+        """Write the ``tokenizer.json`` of one encoder; that of a chat model has the turns as its special tokens."""
+        if self.chat:
+            instruction = QUERY_INSTRUCTION if role == "query" else NODE_INSTRUCTION
+            chat_tokenizer(self.tokenizer, instruction).save(str(target))
+        else:
+            target.write_bytes(self.tokenizer.read_bytes())
+
+    def encoder_tokenizer(self, role: Role) -> EncoderTokenizer:
+        """The tokenizer of one encoder, as an export writes it."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tokenizer.json"
+            self.write_tokenizer(file, role)
+            return EncoderTokenizer(file, self.window)
 
 
 def read_source(path: Path, *, name: str | None = None) -> Source:
-    """Read a sentence-transformers folder.
+    """Read a sentence-transformers folder, or that of a Qwen3-VL embedding model, of which the text side is meant.
 
     Args:
-        path: Folder with ``config.json``, ``modules.json``, ``tokenizer.json`` and the weights.
+        path: Folder with ``config.json``, ``tokenizer.json``, the weights, and ``modules.json`` or the files of a
+            Qwen3-VL's image and video processor.
         name: Name to record; by default the one in the configuration.
 
     Raises:
@@ -68,6 +96,8 @@ def read_source(path: Path, *, name: str | None = None) -> Source:
     config = _read(path / "config.json")
     if not (path / "tokenizer.json").is_file():
         raise ExportError(f"{path}: no tokenizer.json; only models with a fast tokenizer can be exported")
+    if is_qwen3vl(path):
+        return _qwen3vl(path, config, name)
     modules = {str(module["type"]).rsplit(".", 1)[-1]: str(module["path"]) for module in _read(path / "modules.json")}
     unknown = sorted(set(modules) - _MODULES)
     if unknown or "Transformer" not in modules or "Pooling" not in modules:
@@ -80,6 +110,26 @@ def read_source(path: Path, *, name: str | None = None) -> Source:
         pooling=_pooling(path / modules["Pooling"] / "config.json"),
         window=_window(path, config),
         dimension=dimension,
+    )
+
+
+def _qwen3vl(path: Path, config: dict[str, Any], name: str | None) -> Source:
+    """The text side of a Qwen3-VL; pixels and the chat's turns are part of its revision."""
+    try:
+        text = config["text_config"]
+        dimension, positions = int(text["hidden_size"]), int(text["max_position_embeddings"])
+    except (KeyError, TypeError, ValueError):
+        raise ExportError(f"{path / 'config.json'}: no usable text_config") from None
+    turns = "\0".join(part for instruction in (QUERY_INSTRUCTION, NODE_INSTRUCTION) for part in chat_turns(instruction))
+    parts = f"{_revision(path)}\0{_revision_of(path, _PIXEL_FILES)}\0{turns}"
+    return Source(
+        path=path,
+        name=name or path.name,
+        revision=hashlib.sha256(parts.encode()).hexdigest(),
+        pooling="last",
+        window=min(_QWEN3VL_WINDOW, positions),
+        dimension=dimension,
+        chat=True,
     )
 
 

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from canopy_backend.errors import ExportError
 
 #: Row lengths of padded input, in tokens; few, so that the server's batcher finds rows of one shape.
-BUCKETS: Final = (16, 32, 64, 128, 256)
+BUCKETS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
 TokenIds = list[int]
 Int64Array = npt.NDArray[np.int64]

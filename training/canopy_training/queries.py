@@ -10,7 +10,6 @@ from torch import Tensor
 
 from canopy_backend.errors import TrainingError
 from canopy_backend.templates import query_text
-from canopy_backend.tokenization import EncoderTokenizer
 from canopy_export.graphs import QueryGraph, load_backbone
 from canopy_export.source import Source
 from canopy_training.data import Question
@@ -24,7 +23,7 @@ def query_vectors(source: Source, questions: Sequence[Question], device: torch.d
     Raises:
         TrainingError: A question is longer than the encoder's window; as on the server, it is not cut.
     """
-    tokenizer = EncoderTokenizer(source.tokenizer, source.window)
+    tokenizer = source.encoder_tokenizer("query")
     rows = tokenizer.encode([query_text(question.question) for question in questions])
     for question, row in zip(questions, rows, strict=True):
         if len(row) > source.window:

@@ -135,7 +135,7 @@ class _Run:
         self.settings = settings
         self.precision = _precision(settings)
         self.accelerator = _accelerator()
-        tokenizer = EncoderTokenizer(source.tokenizer, source.window)
+        tokenizer = source.encoder_tokenizer("node")
         self.examples, self.tally = self._examples(questions, tokenizer)
         if not self.examples:
             raise TrainingError("no decision to learn from: " + "; ".join(self.tally.lines()))

@@ -26,7 +26,7 @@ class PlannerModel(Model):
     def load(self, setting: Setting) -> None:
         """Load both encoders' tokenizers and the reader's."""
         self._limits = Limits.from_parameters(setting.parameters)
-        self._query, self._node = load_pair(setting.repository)
+        self._node = load_pair(setting.repository)[1]
         self._counter = load_counter(setting.repository)
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
@@ -40,7 +40,8 @@ class PlannerModel(Model):
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
         )
-        windows = plan_items(items, self._query.tokenizer)
+        # Whole items are encoded by the query encoder's model, but as documents: a chat's turns tell the two apart.
+        windows = plan_items(items, self._node.tokenizer)
         largest = int(windows.counts.argmax())
         what = f"item {largest} ({items[largest].id!r:.80}): windows"
         self._limits.check("max_rows", int(windows.counts[largest]), what)

@@ -37,7 +37,7 @@ def test_windows_hold_every_token_once(tokenizer, ids, prefix):
         assert [token for body in bodies for token in body] == prefix + ids
 
 
-@pytest.mark.parametrize(("longest", "width"), [(0, 16), (16, 16), (17, 32), (256, 256)])
+@pytest.mark.parametrize(("longest", "width"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])
 def test_pads_to_the_smallest_bucket(longest, width):
     ids, mask = pad([[7] * longest, [8]])
     assert ids.shape == mask.shape == (2, width)
@@ -48,8 +48,8 @@ def test_pads_to_the_smallest_bucket(longest, width):
 
 
 def test_refuses_what_no_bucket_holds():
-    with pytest.raises(ValueError, match="257 tokens"):
-        pad([[1] * 257])
+    with pytest.raises(ValueError, match="2049 tokens"):
+        pad([[1] * 2049])
 
 
 def test_knows_which_tokenizers_cut_at_spaces(tokenizer, byte_tokenizer):

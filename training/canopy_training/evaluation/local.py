@@ -20,7 +20,7 @@ from canopy_backend.limits import Limits
 from canopy_backend.manifest import CARD_FILE, AdapterCard, NodeEncoding
 from canopy_backend.plan import RequestPlan, plan_request
 from canopy_backend.templates import query_text
-from canopy_backend.tokenization import EncoderTokenizer, TokenCounter, pad
+from canopy_backend.tokenization import TokenCounter, pad
 from canopy_export.adapter import merge_adapter
 from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
 from canopy_export.source import Source, adapter_revision, node_encoding_of, read_source
@@ -95,7 +95,8 @@ class LocalSource:
         source = read_source(setup.base)
         node_encoding_of(source, setup.adapter, setup.node_encoding)
         self._setup = setup
-        self._tokenizer = EncoderTokenizer(source.tokenizer, source.window)
+        self._query_tokenizer = source.encoder_tokenizer("query")
+        self._node_tokenizer = source.encoder_tokenizer("node")
         self._counter = TokenCounter(setup.reader_tokenizer)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._query, self._node = _graphs(source, setup.adapter, self._device)
@@ -124,8 +125,8 @@ class LocalSource:
 
     def query_vectors(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
         """Float32 ``[n, D]``, unit length; a row of NaN for a query that is longer than the window."""
-        ids = self._tokenizer.encode([query_text(query) for query in queries])
-        window = self._tokenizer.window
+        ids = self._query_tokenizer.encode([query_text(query) for query in queries])
+        window = self._query_tokenizer.window
         fits = [place for place, sequence in enumerate(ids) if len(sequence) <= window]
         for place in set(range(len(ids))) - set(fits):
             self._omissions.queries[queries[place]] = f"{len(ids[place])} tokens are over the window of {window}"
@@ -141,7 +142,7 @@ class LocalSource:
         bare = [msgspec.structs.replace(item, tree=None) for item in items]
         rows, plan = plan_request(
             bare,
-            tokenizer=self._tokenizer,
+            tokenizer=self._node_tokenizer,
             counter=self._counter,
             revision=_REVISION,
             limits=_LIMITS,
