@@ -41,8 +41,8 @@ _HINTS: Final = (
     (
         "calls wait too long before they are refused",
         "a shorter queue refuses sooner; what was accepted is finished",
-        "`max_queue_size` in `dynamic_batching.default_queue_policy` of the encoders, `max_wait_ms` of `refinement` for "
-        "items with trees; the client's `deadline_s`",
+        "`max_queue_size` in `dynamic_batching.default_queue_policy` of the encoders, `max_wait_ms` of `refinement` "
+        "for items with trees; the client's `deadline_s`",
     ),
     ("questions repeat", "a larger cache of query vectors", "`CANOPY_CACHE_BYTES`"),
 )
