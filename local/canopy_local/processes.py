@@ -11,8 +11,8 @@ from uuid import uuid4
 import msgspec
 
 from canopy_backend.errors import CanopyError, PortBusy, StackError
+from canopy_client.canary import Canary
 from canopy_local import canary, procfs
-from canopy_local.canary import Canary
 from canopy_local.environments import Environment
 from canopy_local.locking import Report
 from canopy_local.logs import tail

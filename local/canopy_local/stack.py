@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from canopy_backend.errors import StackError
+from canopy_client.canary import Canary
 from canopy_local import canary, critic_model, environments, processes
-from canopy_local.canary import Canary
 from canopy_local.environments import CRITIC, SERVER
 from canopy_local.locking import Report, locked
 from canopy_local.settings import StackSettings
@@ -92,8 +92,10 @@ def up(
     with locked(settings.home, report):
         server = environments.ensure(settings, SERVER, report)
         critic = environments.ensure(settings, CRITIC, report)
-        critic_model.ensure(settings, critic, report)
+        converted = critic_model.ensure(settings, critic, report)
         state = State.load(settings)
+        if converted and CRITIC in names:
+            processes.stop(settings, state, CRITIC, report)
         todo = [name for name in names if not _kept(settings, state, name, report)]
         started: list[ServerState] = []
         try:

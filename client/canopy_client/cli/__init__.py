@@ -1,5 +1,8 @@
-"""The ``canopy`` command."""
+"""The ``canopy`` command: :func:`main` is its entry point."""
 
-from canopy_client.cli.app import main
 
-__all__ = ["main"]
+def main() -> None:
+    """Run the command. Imported here, so that ``python -m canopy_client.cli.probe`` starts with little."""
+    from canopy_client.cli.app import main as run
+
+    run()
