@@ -16,6 +16,7 @@ from canopy_backend.errors import (
     InvalidItem,
     LimitExceeded,
     Overloaded,
+    Restricted,
     ServerUnavailable,
 )
 
@@ -68,8 +69,10 @@ def error_from_status(code: str, message: str) -> CanopyError:
     if code == "INVALID_ARGUMENT":
         return _invalid(message)
     if code == "UNAVAILABLE":
-        # Triton has one code for three reasons.
+        # Triton has one code for four reasons.
         lowered = message.lower()
+        if "protocol is restricted" in lowered:
+            return Restricted(message)
         if "maximum queue size" in lowered:
             return Overloaded(message)
         if "timeout expired" in lowered:

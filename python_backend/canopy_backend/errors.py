@@ -2,7 +2,8 @@
 
     CanopyError
     ├── InvalidRequest            INVALID_ARGUMENT   a query, parameter or tensor is not what the model takes
-    │   └── InvalidItem           INVALID_ARGUMENT   one item of the request; names the item and its field
+    │   ├── InvalidItem           INVALID_ARGUMENT   one item of the request; names the item and its field
+    │   └── Restricted            INVALID_ARGUMENT   a call that the server opens only to those who hold its key
     ├── LimitExceeded             INVALID_ARGUMENT   a size is over a published limit; names both
     ├── EncoderMismatch           INVALID_ARGUMENT   a tree or collection was made by another encoder revision
     ├── EncoderFailure            INTERNAL           an encoder returned vectors that are not finite
@@ -61,6 +62,10 @@ class InvalidItem(InvalidRequest):
     def at(self, index: int) -> InvalidItem:
         """The same error, told where in the request the item stands."""
         return InvalidItem(self.reason, index=index, item_id=self.item_id, field=self.field)
+
+
+class Restricted(InvalidRequest):
+    """The server answers this call only with a key: its operator restricted the protocol."""
 
 
 class LimitExceeded(CanopyError):

@@ -12,7 +12,7 @@ import msgspec
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, ServerUnavailable
+from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, Restricted, ServerUnavailable
 from canopy_client import codec
 from canopy_client.aio import open_channel
 from canopy_client.channels import Tls, check_target
@@ -164,14 +164,23 @@ class TritonLanguageModel:
                 timeout = deadline.timeout_s("critic")
                 try:
                     metadata = await self._stub().ServerMetadata(pb.ServerMetadataRequest(), timeout=timeout)
-                    request = pb.ModelConfigRequest(name=self._model)
-                    config = await self._stub().ModelConfig(request, timeout=timeout)
                 except grpc.aio.AioRpcError as error:
                     raise call_error(error, self._url) from None
-                return metadata.version, config.config.backend
+                return metadata.version, await self._backend(timeout)
 
             self._key_source = await self._retry.run_async(ask, deadline)
         return self._key_source
+
+    async def _backend(self, timeout: float | None) -> str:
+        try:
+            config = await self._stub().ModelConfig(pb.ModelConfigRequest(name=self._model), timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            mapped = call_error(error, self._url)
+            if isinstance(mapped, Restricted):
+                # Only servers in containers are run restricted, and their critic is the container's own.
+                return "vllm"
+            raise mapped from None
+        return str(config.config.backend)
 
     def _stub(self) -> Any:
         if self._open_stub is None:

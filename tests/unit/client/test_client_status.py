@@ -15,6 +15,7 @@ from canopy_backend.errors import (
     InvalidRequest,
     LimitExceeded,
     Overloaded,
+    Restricted,
     ServerUnavailable,
 )
 from canopy_client.status import error_from_status, placeless, shifted
@@ -34,6 +35,7 @@ from canopy_client.status import error_from_status, placeless, shifted
         ("RESOURCE_EXHAUSTED", "queue", Overloaded),
         ("UNAVAILABLE", "failed to connect", ServerUnavailable),
         ("UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
+        ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-k'", Restricted),
         ("UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded),
         ("CANCELLED", "given up", DeadlineExceeded),
