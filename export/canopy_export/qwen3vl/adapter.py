@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,19 +20,17 @@ from canopy_export.qwen3vl.graphs import LanguageGraph
 from canopy_export.qwen3vl.onnx_files import run_torch
 
 #: What an adapter may change, as a pattern of module names: attention and MLP projections of the language backbone.
-TARGETS: Final = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+TARGETS: Final = r"(.*language_model\.)?layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+_PREFIX: Final = "base_model.model."
 
 
-def merge_language_adapter(model: nn.Module, adapter: Path, settings: VisionSettings) -> nn.Module:
+def merge_language_adapter(model: nn.Module, adapter: Path, settings: VisionSettings) -> None:
     """Merge an adapter into a model, which is changed, and check that vectors stay those of the adapter.
 
     Args:
         model: A Qwen3-VL without a head, in float32.
-        adapter: LoRA adapter folder.
+        adapter: LoRA adapter folder, made for the whole model or for its language backbone.
         settings: The model's.
-
-    Returns:
-        The model.
 
     Raises:
         ExportError: The adapter does not fit the model, changes anything but the projections of the language backbone,
@@ -41,19 +40,21 @@ def merge_language_adapter(model: nn.Module, adapter: Path, settings: VisionSett
 
     before = vision_hash(model)
     try:
-        with quiet_peft():
-            adapted: Any = PeftModel.from_pretrained(model, str(adapter), is_trainable=False).eval()
-    except UNREADABLE as error:
+        base = model if _of_whole_model(adapter) else model.get_submodule("language_model")
+        with quiet_peft(), warnings.catch_warnings():
+            # A matrix that finds no module, or a module without one, would be left out with a remark.
+            warnings.filterwarnings("error", message=".*(missing|unexpected).*adapter keys", category=UserWarning)
+            adapted: Any = PeftModel.from_pretrained(base, str(adapter), is_trainable=False).eval()
+    except (*UNREADABLE, UserWarning) as error:
         raise ExportError(f"{adapter}: the adapter does not fit the model ({error})") from error
     _require_targets(adapted, adapter)
-    expected = _probe(adapted.get_base_model(), settings)
-    merged: nn.Module = adapted.merge_and_unload(safe_merge=True).float().eval()
-    if vision_hash(merged) != before:
+    expected = _probe(model, settings)
+    adapted.merge_and_unload(safe_merge=True)
+    if vision_hash(model) != before:
         raise ExportError(f"{adapter}: merging changes the vision tower, which every encoder shares")
-    cosine, _ = compare(expected, _probe(merged, settings))
+    cosine, _ = compare(expected, _probe(model, settings))
     if not cosine >= MIN_COSINE["fp32"]:
         raise ExportError(f"{adapter}: merging moves a vector to cosine {cosine:.6f}, limit {MIN_COSINE['fp32']}")
-    return merged
 
 
 def vision_hash(model: nn.Module) -> str:
@@ -64,10 +65,19 @@ def vision_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def _of_whole_model(adapter: Path) -> bool:
+    """Whether an adapter's matrices are named from the whole model on, rather than from its language backbone."""
+    from safetensors import safe_open
+
+    with safe_open(str(adapter / "adapter_model.safetensors"), framework="pt") as file:
+        return any("language_model." in name or "visual." in name for name in file.keys())  # noqa: SIM118
+
+
 def _require_targets(adapted: nn.Module, adapter: Path) -> None:
     allowed = re.compile(TARGETS)
-    changed = {name.rsplit(".lora_", 1)[0] for name, _ in adapted.named_parameters() if ".lora_" in name}
-    wrong = sorted(name for name in changed if not allowed.search(name))
+    found = {name.rsplit(".lora_", 1)[0] for name, _ in adapted.named_parameters() if ".lora_" in name}
+    changed = {name.removeprefix(_PREFIX) for name in found}
+    wrong = sorted(name for name in changed if not allowed.fullmatch(name))
     if wrong or not changed:
         raise ExportError(
             f"{adapter}: the adapter changes {wrong[0] if wrong else 'nothing'}; only attention and MLP projections of "

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from tokenizers import Tokenizer
 
 from canopy_export.qwen3vl.tiny_tokenizer import build_tokenizer
 
+_ROTARY: Final = {"rope_type": "default", "rope_theta": 5_000_000, "mrope_interleaved": True}
 #: The family's turn format, in the part that an embedding input uses: string or list content, images and videos.
 CHAT_TEMPLATE: Final = """\
 {%- for message in messages %}
@@ -33,6 +33,52 @@ CHAT_TEMPLATE: Final = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
+#: Settings of the language backbone and of the vision tower, by size: four layers each, or those of the 2B model.
+SIZES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    "tiny": (
+        {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 4096,
+            "rope_parameters": {**_ROTARY, "mrope_section": [4, 2, 2]},
+        },
+        {
+            "depth": 4,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0, 1, 2],
+        },
+    ),
+    "2b": (
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 262_144,
+            "rope_parameters": {**_ROTARY, "mrope_section": [24, 20, 20]},
+        },
+        {
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_heads": 16,
+            "out_hidden_size": 2048,
+            "num_position_embeddings": 2304,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+    ),
+}
 #: Standard deviation of the random weights: large enough that leaving a part out changes a vector visibly.
 _SPREAD: Final = 0.15
 _PATCH: Final = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
@@ -49,57 +95,35 @@ def tiny_qwen3vl(folder: Path, seed: int = 0) -> Path:
     Returns:
         The folder.
     """
+    return random_qwen3vl(folder, seed, "tiny")
+
+
+def random_qwen3vl(folder: Path, seed: int, size: str) -> Path:
+    """Write a model with random weights; arguments as for :func:`tiny_qwen3vl`, ``size`` one of :data:`SIZES`.
+
+    The large one is stored in bfloat16, as the published one is, and needs 10 GB of memory to be made.
+    """
+    from transformers import Qwen3VLConfig
+
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    save: Callable[[Path], None] = random_model(tiny_config(tokenizer), seed).save_pretrained
-    save(folder)
-    _write_processor(folder)
-    return folder
-
-
-def tiny_config(tokenizer: Tokenizer) -> Any:
-    """Configuration of the tiny model: four layers each, three of them with DeepStack."""
-    from transformers import Qwen3VLConfig
-
     ids = tokenizer.get_vocab()
-
-    return Qwen3VLConfig(
-        text_config={
-            "vocab_size": tokenizer.get_vocab_size(),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "max_position_embeddings": 4096,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 5_000_000,
-                "mrope_section": [4, 2, 2],
-                "mrope_interleaved": True,
-            },
-            "tie_word_embeddings": True,
-        },
-        vision_config={
-            "depth": 4,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0, 1, 2],
-            "patch_size": 16,
-            "temporal_patch_size": 2,
-            "spatial_merge_size": 2,
-        },
+    text, vision = SIZES[size]
+    config = Qwen3VLConfig(
+        text_config={"vocab_size": tokenizer.get_vocab_size(), "tie_word_embeddings": True, **text},
+        vision_config={"patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2, **vision},
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=True,
     )
+    model = random_model(config, seed)
+    save: Callable[[Path], None] = (model if size == "tiny" else model.to(torch.bfloat16)).save_pretrained
+    save(folder)
+    _write_processor(folder)
+    return folder
 
 
 def random_model(config: Any, seed: int) -> Any:
@@ -115,11 +139,11 @@ def random_model(config: Any, seed: int) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim == 1:
-                parameter.add_(0.1 * noise)
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
             else:
-                parameter.copy_(_SPREAD * noise)
+                # States keep their size from layer to layer, whatever the width.
+                parameter.normal_(0, min(_SPREAD, parameter.shape[-1] ** -0.5), generator=generator)
     return model
 
 
