@@ -1,4 +1,4 @@
-"""The server with the flags that the chart gives it: mutual TLS, and every protocol closed that serving does not need."""
+"""The server with the chart's flags: mutual TLS, and every protocol closed that serving does not need."""
 
 from __future__ import annotations
 
