@@ -12,7 +12,7 @@ import msgspec
 from canopy_backend.errors import InvalidItem, InvalidRequest
 from canopy_backend.evidence import Evidence
 from canopy_backend.fragments import fragment
-from canopy_backend.items import Item
+from canopy_backend.items import Item, without_pictures
 from canopy_client.answer import Answer, Original
 from canopy_client.prompts import PROMPTS_VERSION
 
@@ -75,7 +75,10 @@ def original(item: Item, evidence: Evidence) -> Original | msgspec.UnsetType:
         0 <= one.first < one.last <= len(spans) and (one.start, one.end) == (edges[one.first], edges[one.last])
         for one in regions
     )
-    return Original(item=msgspec.structs.replace(item, tree=None), edges=edges) if same else msgspec.UNSET
+    if not same:
+        return msgspec.UNSET
+    # Pictures would make a trace of some items larger than what is read; what was decided does not need them.
+    return Original(item=without_pictures(msgspec.structs.replace(item, tree=None)), edges=edges)
 
 
 def write(folder: Path, answers: list[Answer], *, model: str, settings: dict[str, str]) -> Path:

@@ -174,7 +174,7 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
             item = decode_item(payload)
         except InvalidItem as error:
             raise error.at(index) from None
-        pictures = check_pictures(item, limits, index)
+        pictures = _check_pictures(item, limits, index)
         picture_bytes += pictures
         limits.check("max_request_picture_bytes", picture_bytes, "bytes of the request's pictures")
         size = len(payload) - ((len(item.tree) if item.tree else 0) + pictures) * 4 // 3
@@ -186,28 +186,13 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
     return items
 
 
-def check_pictures(item: Item, limits: Limits, index: int | None = None) -> int:
-    """Bytes of an item's pictures, which are within limits.
-
-    Args:
-        item: The item.
-        limits: What it may bring.
-        index: Its place in the request.
-
-    Raises:
-        LimitExceeded: It has too many frames, or its picture, or all its frames together, too many bytes.
-    """
+def without_pictures(item: Item) -> Item:
+    """The item in words alone: a copy without picture and frames where it has any, else the item itself."""
     if isinstance(item, VideoItem) and item.frames:
-        total = sum(len(frame.image) for frame in item.frames)
-    elif isinstance(item, ImageItem) and item.image:
-        total = len(item.image)
-    else:
-        return 0
-    name = f"item ({item.id!r:.80})" if index is None else f"item {index} ({item.id!r:.80})"
-    if isinstance(item, VideoItem):
-        limits.check("max_frames", len(item.frames), f"{name}: frames")
-    limits.check("max_picture_bytes", total, f"{name}: bytes of its pictures")
-    return total
+        return msgspec.structs.replace(item, frames=[])
+    if isinstance(item, ImageItem) and item.image is not None:
+        return msgspec.structs.replace(item, image=None)
+    return item
 
 
 def bring_trees(payloads: Sequence[bytes]) -> bool:
@@ -245,6 +230,30 @@ def _validation_error(error: msgspec.ValidationError, payload: bytes) -> Invalid
     except msgspec.MsgspecError:
         known = None
     return InvalidItem(reason, item_id=known if isinstance(known, str) else None, field=field)
+
+
+def _check_pictures(item: Item, limits: Limits, index: int) -> int:
+    """Bytes of an item's pictures, which are within limits.
+
+    Args:
+        item: The item.
+        limits: What it may bring.
+        index: Its place in the request.
+
+    Raises:
+        LimitExceeded: It has too many frames, or its picture, or all its frames together, too many bytes.
+    """
+    if isinstance(item, VideoItem) and item.frames:
+        total = sum(len(frame.image) for frame in item.frames)
+    elif isinstance(item, ImageItem) and item.image:
+        total = len(item.image)
+    else:
+        return 0
+    name = f"item {index} ({item.id!r:.80})"
+    if isinstance(item, VideoItem):
+        limits.check("max_frames", len(item.frames), f"{name}: frames")
+    limits.check("max_picture_bytes", total, f"{name}: bytes of its pictures")
+    return total
 
 
 def _check(item: Item) -> None:

@@ -12,13 +12,28 @@ from PIL import Image
 from pixel_media import clip, file_of, gradient
 
 from canopy_backend.errors import InvalidItem, InvalidRequest
+from canopy_backend.evidence import Evidence, Region
 from canopy_backend.fragments import fragment
 from canopy_backend.hierarchy import balanced
-from canopy_backend.items import Cue, Frame, ImageItem, Item, VideoItem, decode_item, encode_item
+from canopy_backend.items import (
+    Cue,
+    Frame,
+    ImageItem,
+    Item,
+    TextItem,
+    VideoItem,
+    decode_item,
+    encode_item,
+    without_pictures,
+)
 from canopy_backend.limits import Limits
 from canopy_backend.pixels import PixelBounds, clip_of, frames_of, picture_of, with_picture
 from canopy_backend.sources import read_items
 from canopy_backend.templates import item_text
+from canopy_client.answer import Original
+from canopy_client.cli.commands import items_of
+from canopy_client.settings import Settings
+from canopy_client.trace import original
 
 RED, BLUE = (file_of(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue"))
 
@@ -109,6 +124,23 @@ def test_a_picture_is_set_within_limits() -> None:
         with_picture(item, RED, Limits(max_picture_bytes=9))
 
 
+def test_a_trace_holds_items_without_their_pictures() -> None:
+    film_item, picture = film(0, 10, duration_s=20), ImageItem(id="a", caption="c", image=RED)
+    words = TextItem(id="a", text="x")
+    assert without_pictures(film_item) == VideoItem(id="a", duration_s=20)
+    assert without_pictures(picture) == ImageItem(id="a", caption="c")
+    assert without_pictures(words) is words
+    assert len(film_item.frames) == 2
+    region = Region(0, 1, 0, 0, 1, 0.5, "c")
+    evidence = Evidence(
+        item_id="a", modality="image", title="", text="c", regions=[region], unit="image", fragments=1,
+        kept_fragments=1, tokens_in=1, tokens_kept=1, whole=True,
+    )  # fmt: skip
+    found = original(picture, evidence)
+    assert isinstance(found, Original)
+    assert found.item == ImageItem(id="a", caption="c")
+
+
 def read(*paths: Path) -> list[Item]:
     return list(read_items(paths, pixels=True))
 
@@ -177,3 +209,18 @@ def test_text_alone_needs_neither_library(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "b.caption.txt").write_text("Red.")
     assert [item_text(item) for item in read_items([tmp_path])] == ["a\nWords.", "b\nRed."]
     assert fragment(film(0, 10)).spans.shape == (3, 2)
+
+
+def test_the_command_takes_pixels_by_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(RED)
+    (tmp_path / "b.caption.txt").write_text("Red.")
+    (tmp_path / "c.jsonl").write_bytes(encode_item(ImageItem(id="far", caption="x", uri="https://pictures.test/p")))
+    without = list(items_of(Settings.load({}, {}), [tmp_path]))
+    assert [item.image for item in without if isinstance(item, ImageItem)] == [None, None]
+    settings = Settings.load({"pixels": True}, {"CANOPY_PICTURE_HOSTS": "other.test"})
+    found = items_of(settings, [tmp_path])
+    first = next(found)
+    assert isinstance(first, ImageItem)
+    assert first.image == RED
+    with pytest.raises(InvalidItem, match=r"item \('far'\), field 'uri': .*not among the allowed hosts \(other.test\)"):
+        next(found)
