@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from canopy_backend.errors import CanopyError
+from canopy_backend.errors import CanopyError, DeadlineExceeded, Overloaded
 from canopy_backend.items import TextItem
 from canopy_client.channels import Tls
 from canopy_client.clients import CanopyClient
@@ -33,11 +33,14 @@ class Canary(msgspec.Struct, frozen=True):
         passed: Every call gave a right answer.
         seconds: How long it took.
         error: What went wrong; empty when it passed.
+        busy: It failed by no answer in time or by a full queue, as of a server with too much to do; a dead process is
+            told at once.
     """
 
     passed: bool
     seconds: float
     error: str = ""
+    busy: bool = False
 
 
 def call(server: str, url: str, *, timeout_s: float, tls: Tls | None = None) -> Canary:
@@ -63,7 +66,8 @@ def result(server: str, url: str, *, timeout_s: float, tls: Tls | None = None) -
     try:
         return call(server, url, timeout_s=timeout_s, tls=tls)
     except CanopyError as error:
-        return Canary(False, round(time.monotonic() - started, 3), f"{type(error).__name__}: {error}")
+        busy = isinstance(error, DeadlineExceeded | Overloaded)
+        return Canary(False, round(time.monotonic() - started, 3), f"{type(error).__name__}: {error}", busy)
 
 
 def _evidence(url: str, deadline: Deadline, tls: Tls | None) -> None:

@@ -95,6 +95,7 @@ def test_each_dead_model_fails_the_probe_while_health_is_green(settings: StackSe
     started = time.monotonic()
     done = probe(settings)
     assert done.returncode == 1, f"{model} is dead: {done.stdout}"
+    assert probe(settings, "--busy-passes").returncode == 1, "so that it is started again"
     assert done.stdout.startswith("evidence FAILS: ")
     assert time.monotonic() - started < TIMEOUT_S + 10, "the start of the command included"
     ready, _ = canary.health("127.0.0.1", settings.http_port)

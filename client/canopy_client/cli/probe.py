@@ -28,6 +28,9 @@ def probe(
     timeout_s: Annotated[
         float, typer.Option(envvar="CANOPY_PROBE_TIMEOUT_S", min=0.1, help="Seconds for all answers.", show_envvar=True)
     ] = 10.0,
+    busy_passes: Annotated[
+        bool, typer.Option("--busy-passes", help="Pass a server that has too much to do: it needs no restart.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Infer through every model of a server, once; exit code 1 if that fails, whatever the server's health says."""
@@ -36,7 +39,7 @@ def probe(
     if not servers:
         raise InvalidRequest("--no-evidence without --critic leaves no server to ask")
     seen = ask(servers, settings, timeout_s)
-    passed = all(one.passed for one in seen.values())
+    passed = all(one.passed or (busy_passes and one.busy) for one in seen.values())
     if as_json:
         typer.echo(msgspec.json.encode({"passed": passed, "servers": seen}).decode())
     else:
@@ -64,7 +67,7 @@ def ask(servers: dict[str, str], settings: Settings, timeout_s: float) -> dict[s
 
 def told(server: str, seen: Canary) -> str:
     """A result in words, on one line."""
-    words = "answers" if seen.passed else f"FAILS: {' '.join(seen.error.split())}"
+    words = "answers" if seen.passed else f"{'is BUSY' if seen.busy else 'FAILS'}: {' '.join(seen.error.split())}"
     return f"{server} {words} ({seen.seconds:.2f} s)"
 
 
