@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,27 @@ GAP: Final = "[…]"
 #: Characters of a token, where nothing counts them: about what tokenizers make of English.
 _TOKEN_CHARS: Final = 4
 
+#: Texts whose tokens are remembered: those of some dozen questions at a time.
+_REMEMBERED: Final = 4096
+
 _CITATION = re.compile(r"\[(\d{1,4})\]")
+
+
+class _Remembered:
+    """Counts tokens, each text once: critic and reader see the same evidence round after round."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._known: OrderedDict[str, int] = OrderedDict()
+
+    def __call__(self, texts: Sequence[str]) -> list[int]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            self._known.update((text, int(cost)) for text, cost in zip(new, self._count(new), strict=True))
+        costs = [self._known[text] for text in texts]
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +83,7 @@ class Assembler:
 
     def __init__(self, budget_tokens: int = BUDGET_TOKENS, count: Count | None = None) -> None:
         self._budget = budget_tokens
-        self._count = count
+        self._count = None if count is None else _Remembered(count)
 
     @property
     def budget_tokens(self) -> int:
@@ -71,12 +92,14 @@ class Assembler:
 
     def within(self, budget_tokens: int | None) -> Assembler:
         """The same with another budget; ``None`` leaves it as it is."""
-        return self if budget_tokens is None else Assembler(budget_tokens, self._count)
+        other = Assembler(self._budget if budget_tokens is None else budget_tokens)
+        other._count = self._count
+        return other
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Reader tokens of each text; a token for four characters where there is no tokenizer."""
         if self._count is not None:
-            return [int(cost) for cost in self._count(texts)] if texts else []
+            return self._count(texts)
         return [-(-len(text) // _TOKEN_CHARS) for text in texts]
 
     def assemble(self, evidence: Sequence[Evidence]) -> Prompt:
@@ -100,13 +123,18 @@ class Assembler:
 
     def _shortened(self, number: int, one: Evidence, room: int) -> tuple[str, int, int]:
         """The longest run of an item's first regions that fits: its text, how many regions, its tokens."""
-        texts = [render(number, one, kept) for kept in range(1, len(one.regions))]
-        costs = self._costs(texts, [one] * len(texts))
-        fitting = [kept for kept, cost in enumerate(costs, start=1) if cost <= room]
-        if not fitting:
-            return "", 0, 0
-        kept = fitting[-1]
-        return texts[kept - 1], kept, costs[kept - 1]
+        best = "", 0, 0
+        low, high = 1, len(one.regions) - 1
+        # Halved, since a longer run costs more: a table may have thousands of regions.
+        while low <= high:
+            kept = (low + high) // 2
+            text = render(number, one, kept)
+            (cost,) = self._costs([text], [one])
+            if cost <= room:
+                best, low = (text, kept, cost), kept + 1
+            else:
+                high = kept - 1
+        return best
 
     def _costs(self, texts: Sequence[str], evidence: Sequence[Evidence]) -> list[int]:
         if self._count is not None:

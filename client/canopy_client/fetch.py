@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import httpx
@@ -144,7 +145,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     def __init__(self, rules: FetchRules, verify: ssl.SSLContext | None = None) -> None:
         self._rules = rules
         self._inner = httpx.AsyncHTTPTransport(
-            verify=verify or ssl.create_default_context(), trust_env=False, limits=httpx.Limits(max_connections=1)
+            verify=verify or _authorities(), trust_env=False, limits=httpx.Limits(max_connections=1)
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -182,6 +183,12 @@ def check_url(url: httpx.URL, rules: FetchRules) -> tuple[str, int]:
         known = ", ".join(sorted(rules.hosts)) or "none; set CANOPY_PICTURE_HOSTS"
         raise _Refused(f"leads to {named}, which is not among the allowed hosts ({known})")
     return host, port
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """The authorities of the environment, which take some milliseconds to read."""
+    return ssl.create_default_context()
 
 
 async def _public_address(host: str, port: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile, pairwise
 from typing import Final
 
 #: Characters of one text that are read, so that a long item costs a bounded time.
@@ -24,6 +25,8 @@ _LINKS: Final = frozenset((
     "la", "le", "van", "von", "der", "den", "af", "av", "al", "el", "y", "e",
 ))
 # fmt: on
+#: What a dot may follow inside of a name, beside initials.
+_TITLES: Final = frozenset(("Dr", "Jr", "Mr", "Mrs", "Ms", "Sr", "St", "Mt", "Ft"))
 #: Marks behind which a sentence begins, quotes and brackets aside.
 _ENDS: Final = frozenset(".!?:;\n")
 _POSSESSIVE: Final = re.compile(r"['’]s?$")
@@ -48,14 +51,18 @@ def names(text: str, small: frozenset[str]) -> Iterator[str]:
     for match in _QUOTED.finditer(text):
         yield from _fitting(match[match.lastindex or 0])
     for run in _runs(text):
-        words = [word[0] for word in run]
+        words = run
         if _begins_sentence(text, run[0].start()):
-            while words and (words[0].lower() in small or words[0].isdigit()):
-                del words[0]
-        joined = [place for place, word in enumerate(words) if word == "and"]
-        yield from _fitting(" ".join(words))
-        for first, last in zip([-1, *joined], [*joined, len(words)], strict=True) if joined else ():
-            yield from _fitting(" ".join(words[first + 1 : last]))
+            # A number that only its sentence's first word brought along goes with it.
+            words = list(dropwhile(lambda word: word[0].lower() in small or word[0].isdigit(), run))
+        parts = [words]
+        joined = [place for place, word in enumerate(words) if word[0] == "and"]
+        if joined:
+            edges = [-1, *joined, len(words)]
+            parts += [words[first + 1 : last] for first, last in pairwise(edges)]
+        for part in parts:
+            if part:
+                yield from _fitting(text[part[0].start() : part[-1].end()])
 
 
 def _runs(text: str) -> Iterator[list[re.Match[str]]]:
@@ -64,7 +71,7 @@ def _runs(text: str) -> Iterator[list[re.Match[str]]]:
     links: list[re.Match[str]] = []
     for word in _WORD.finditer(text):
         before = (links or run)[-1] if run else None
-        if before is not None and text[before.end() : word.start()] not in (" ", "\u00a0"):
+        if before is not None and not _near(before, text[before.end() : word.start()]):
             yield run
             run, links = [], []
         first = word[0][0]
@@ -78,6 +85,11 @@ def _runs(text: str) -> Iterator[list[re.Match[str]]]:
             run, links = [], []
     if run:
         yield run
+
+
+def _near(before: re.Match[str], between: str) -> bool:
+    """Whether what stands between two words keeps them in one name: a space, and a dot behind an initial."""
+    return between in (" ", "\u00a0") or (between == ". " and (len(before[0]) == 1 or before[0] in _TITLES))
 
 
 def _begins_sentence(text: str, start: int) -> bool:

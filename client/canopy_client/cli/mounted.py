@@ -24,6 +24,9 @@ MOUNTED: Final = {
     "status": Mounted("canopy_local.command", "Show whether the local stack works.", "dev"),
     "down": Mounted("canopy_local.command", "Stop the local stack.", "dev"),
     "train": Mounted("canopy_training.command", "Fine-tune the node encoder on gold evidence.", "training"),
+    "train-critic": Mounted(
+        "canopy_training.critic.command", "Fine-tune a small chat model as the loop's critic.", "training"
+    ),
     "blend": Mounted(
         "canopy_training.blend", "Blend trained adapters, or pull one back toward the base model.", "training"
     ),
@@ -61,7 +64,7 @@ def _mount(app: typer.Typer, name: str, mounted: Mounted) -> None:
     @app.command(name, help=mounted.help, add_help_option=False, context_settings=settings)
     def run(context: typer.Context) -> None:
         inner = typer.Typer(add_completion=False)
-        inner.command(name)(getattr(room(mounted.module, name, mounted.extra), name))
+        inner.command(name)(getattr(room(mounted.module, name, mounted.extra), name.replace("-", "_")))
         code = typer.main.get_command(inner)(args=context.args, prog_name=f"canopy {name}", standalone_mode=False)
         if isinstance(code, int) and code:
             raise typer.Exit(code)
