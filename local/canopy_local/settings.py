@@ -28,6 +28,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
         adapter: LoRA adapter folder for the node encoder, ``none`` for the base model; by default the example's own
             with the example, none with another model.
         node_encoding: ``separate`` or ``contextual``; by default what the adapter was trained for, else separate.
+        critic_adapter: LoRA adapter folder that is merged into the critic's model, ``none`` for the model as it comes;
+            by default the project's own.
         precision: ``fp32`` or ``bf16`` for the node encoder; by default ``bf16`` with ``contextual``, else ``fp32``.
         host: Address that the servers listen on. Anything but loopback opens them to the network, without TLS.
         http_port, grpc_port, metrics_port: Ports of the evidence server.
@@ -43,6 +45,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_repository: Path = PROJECT / "model_repository"
     model: Path | None = None
     adapter: Path | None = None
+    critic_adapter: Path | None = None
     node_encoding: NodeEncoding | None = None
     precision: Precision | None = None
     host: str = "127.0.0.1"
@@ -72,7 +75,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
             if environment.get(variable):
                 values[field.name] = _read(environment[variable], field.type, variable)
         values |= {name: value for name, value in given.items() if value is not None}
-        for name in ("home", "model_repository", "model", "adapter"):
+        for name in ("home", "model_repository", "model", "adapter", "critic_adapter"):
             if values.get(name) not in (None, NO_ADAPTER, str(NO_ADAPTER)):
                 values[name] = Path(values[name]).expanduser().resolve()
         return cls(**values)

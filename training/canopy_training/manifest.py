@@ -185,7 +185,7 @@ def run_manifest(
         precision=trained.precision,
         history=[{name: _rounded(value) for name, value in line.items()} for line in trained.history],
         versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
-        machine=_machine(),
+        machine=machine(),
     )
 
 
@@ -215,7 +215,8 @@ def _rounded(value: float) -> float | None:
     return round(value, 4) if value == value else None
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Processor or GPUs, and threads."""
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     named: Any = None
