@@ -4,7 +4,7 @@
     images    one picture file to RGB
     windows   which key frame stands for which stretch of a clip
     clips     a clip's file to picture files, a frame each
-    shrink    a picture file that is too large to a smaller one
+    jpeg      picture files that are too large, written again smaller
     items     pictures of items, frames of spans
 
 A server decodes picture files, for which it needs Pillow. Clips are cut into picture files where items are made, which
@@ -15,7 +15,7 @@ from canopy_backend.pixels.bounds import BOUNDS, PixelBounds
 from canopy_backend.pixels.clips import Clip, read_clip
 from canopy_backend.pixels.images import Header, decode_image, read_header
 from canopy_backend.pixels.items import clip_of, frames_of, picture_of, with_clip, with_picture
-from canopy_backend.pixels.shrink import shrink
+from canopy_backend.pixels.jpeg import shrink
 
 __all__ = [
     "BOUNDS",

@@ -22,8 +22,8 @@ from canopy_backend.errors import InvalidItem
 from canopy_backend.items import MAX_DURATION_S, Frame
 from canopy_backend.limits import Limits
 from canopy_backend.pixels.bounds import BOUNDS, ENCODER_CLIP_PIXELS, ENCODER_FRAME_PIXELS, MAX_RATIO, PixelBounds
+from canopy_backend.pixels.jpeg import as_jpeg, fitting
 from canopy_backend.pixels.libraries import pyav
-from canopy_backend.pixels.shrink import as_jpeg, fitting
 from canopy_backend.pixels.windows import plan_runs
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -116,6 +116,11 @@ class _Input:
         return self._file.tell()
 
 
+def _no_other(name: str, *_: Any) -> NoReturn:
+    """A clip is one file: whatever else it names stays closed."""
+    raise PermissionError(f"names another file, {name[:80]!r}")
+
+
 class _Reader:
     """One clip on its way to pictures."""
 
@@ -143,6 +148,7 @@ class _Reader:
                     format=container,
                     container_options={"max_streams": str(_MOST_STREAMS)},
                     metadata_errors="replace",
+                    io_open=_no_other,
                 ) as opened:
                     return self._clip(opened)
         except Exception as error:  # a demuxer or decoder of hostile bytes may raise anything; the item is at fault

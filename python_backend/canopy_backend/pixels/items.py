@@ -14,7 +14,7 @@ from canopy_backend.limits import Limits
 from canopy_backend.pixels.bounds import BOUNDS, PixelBounds
 from canopy_backend.pixels.clips import read_clip
 from canopy_backend.pixels.images import decode_image, read_header
-from canopy_backend.pixels.shrink import shrink
+from canopy_backend.pixels.jpeg import shrink
 
 UInt8Array = npt.NDArray[np.uint8]
 

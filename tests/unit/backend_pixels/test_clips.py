@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pixel_media import clip, clip_at, grey_at, light_above, sound, turned
+from pixel_media import clip, clip_at, grey_at, light_above, sound, timeless, turned
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.limits import Limits
@@ -78,6 +78,11 @@ def test_a_long_clip_has_as_many_frames_as_an_item_may_bring() -> None:
     assert [frame.at_s for frame in read_clip(payload, limits=Limits(max_frames=2)).frames] == [0, 350]
 
 
+def test_a_still_of_one_frame_is_a_clip() -> None:
+    found = read_clip(clip_at([0]))
+    assert (len(found.frames), found.duration_s) == (1, pytest.approx(0.2))
+
+
 def test_variable_frame_rates_show_what_is_seen_at_a_time() -> None:
     times = [0, 0.4, 5, 45, 45.2, 61, 64]
     found = read_clip(clip_at(times, key_every=1000))
@@ -137,6 +142,7 @@ def test_frames_are_lighter_where_they_would_be_too_heavy() -> None:
         (clip(form="matroska"), "is no MP4 or WebM clip"),
         (sound(), "has no video stream"),
         (clip(1, codec="mjpeg"), "is coded in mjpeg"),
+        (timeless(clip(2, codec="mpeg4")), "its length of 0 s is not between 0 and"),
         (clip()[:-200], "cannot be read as a clip"),
         (clip(options=FRAGMENTED)[:7000], "is cut short"),
         (clip(form="webm", codec="libvpx-vp9")[:3000], r"is cut short"),

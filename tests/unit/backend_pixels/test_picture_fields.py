@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_backend.errors import InvalidItem, LimitExceeded
@@ -18,6 +18,7 @@ CLIP = VideoItem(id="a", title="t", duration_s=65, segments=[Cue(0, 1.5, "hi")])
 PICTURE = ImageItem(id="a", title="t", caption="c")
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.lists(st.binary(min_size=1, max_size=9), max_size=4))
 def test_pictures_survive_the_wire(image: bytes, frames: list[bytes]) -> None:
     items: list[Item] = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pixel_media import clip, file_of, gradient
@@ -107,6 +107,7 @@ def test_a_span_between_two_frames_has_the_nearest() -> None:
     assert frames_of(VideoItem(id="a", duration_s=9), spans).tolist() == [[0, 0]] * 3
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(0, 999), max_size=32), st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6))))
 def test_runs_are_the_frames_inside_or_one_beside(times: set[int], places: list[tuple[int, int]]) -> None:
     ordered = sorted(times)
@@ -217,8 +218,8 @@ def test_the_command_takes_pixels_by_a_setting(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(encode_item(ImageItem(id="far", caption="x", uri="https://pictures.test/p")))
     without = list(items_of(Settings.load({}, {}), [tmp_path]))
     assert [item.image for item in without if isinstance(item, ImageItem)] == [None, None]
-    settings = Settings.load({"pixels": True}, {"CANOPY_PICTURE_HOSTS": "other.test"})
-    found = items_of(settings, [tmp_path])
+    seeing = Settings.load({"pixels": True}, {"CANOPY_PICTURE_HOSTS": "other.test"})
+    found = items_of(seeing, [tmp_path])
     first = next(found)
     assert isinstance(first, ImageItem)
     assert first.image == RED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_backend.pixels.windows import Run, plan_runs, window_starts
@@ -41,6 +41,7 @@ def test_nothing_is_wanted_before_the_first_key_frame() -> None:
     assert plan_runs([], 25, 32) == []
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 900), min_size=1, max_size=60).map(sorted), st.floats(0.1, 1000), st.integers(1, 40))
 def test_times_ascend_and_each_run_begins_before_its_first(keys: list[float], duration_s: float, most: int) -> None:
     runs = plan_runs(keys, duration_s, most)
