@@ -11,6 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
@@ -34,6 +35,8 @@ _MOST_STREAMS: Final = 32
 #: A clip that ends so much before its header says, in seconds and as a share, was cut short.
 _MISSING_S: Final = 1.0
 _MISSING_SHARE: Final = 0.02
+#: The library's clock of a whole clip, in ticks a second.
+_MICRO: Final = 1_000_000
 _QUALITIES: Final = (90, 75, 50, 25)
 
 
@@ -57,10 +60,10 @@ class _Table:
     """What the packets of a clip say, times in the video stream's own unit.
 
     Attributes:
-        origin: When the first frame is shown.
+        origin: When the clip begins.
         keys: When each key frame is shown, ascending.
         shown: When each frame is shown, ascending.
-        duration_s: From the first frame to the end of the last packet of any stream.
+        duration_s: From there to the end of the last packet of any stream.
     """
 
     origin: int
@@ -214,10 +217,14 @@ class _Reader:
             self._refuse("has no key frame to begin at")
         shown.sort()
         keys.sort()
-        origin = shown[0]
+        # A transcript counts from where the clip begins, which may be before its first picture.
+        begin_s = (
+            shown[0] * stream.time_base if container.start_time is None else Fraction(container.start_time, _MICRO)
+        )
+        origin = min(shown[0], round(begin_s / stream.time_base))
         end = max((starts[place] + lasts[place]) * container.streams[place].time_base for place in starts)
         duration_s = float(end - origin * stream.time_base)
-        promised_s = (container.duration or 0) / 1_000_000
+        promised_s = (container.duration or 0) / _MICRO
         if duration_s < promised_s - max(_MISSING_S, _MISSING_SHARE * promised_s):
             self._refuse(
                 f"is cut short: it ends after {duration_s:.1f} s of the {promised_s:.1f} s that it should have"

@@ -98,18 +98,28 @@ def light_above() -> bytes:
 
 
 @cache
-def sound() -> bytes:
-    """An MP4 file with sound alone."""
+def sound(seconds: float = 1, picture_from: float | None = None) -> bytes:
+    """An MP4 file with sound, and with pictures from a later time on where that is given."""
     import av
 
     file = BytesIO()
     with av.open(file, "w", format="mp4") as container:
-        stream: Any = container.add_stream("aac", rate=8000)
-        for place in range(8):
+        heard: Any = container.add_stream("aac", rate=8000)
+        seen: Any = None
+        if picture_from is not None:
+            seen = container.add_stream("mpeg4", rate=5)
+            seen.width, seen.height, seen.pix_fmt = 64, 48, "yuv420p"
+        for place in range(round(seconds * 8000 / 1024)):
             frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
             frame.sample_rate, frame.pts = 8000, place * 1024
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+            container.mux(heard.encode(frame))
+        for place in range(round((picture_from or 0) * 5), round(seconds * 5) if seen else 0):
+            grey = np.full((48, 64, 3), grey_at(place / 5), np.uint8)
+            picture = av.VideoFrame.from_ndarray(grey, format="rgb24")
+            picture.pts = place
+            container.mux(seen.encode(picture))
+        for stream in filter(None, (heard, seen)):
+            container.mux(stream.encode(None))
     return file.getvalue()
 
 

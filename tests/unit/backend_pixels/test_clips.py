@@ -98,6 +98,14 @@ def test_a_clip_that_begins_late_counts_from_its_first_frame() -> None:
     assert decode_image(found.frames[0].image).mean() == pytest.approx(grey_at(3), abs=3)
 
 
+def test_sound_before_the_first_picture_counts() -> None:
+    found = read_clip(sound(26, picture_from=3))
+    assert found.duration_s == pytest.approx(26, abs=0.3)
+    assert found.frames[0].at_s == pytest.approx(3, abs=0.2)
+    for frame in found.frames:
+        assert decode_image(frame.image).mean() == pytest.approx(grey_at(frame.at_s), abs=3)
+
+
 @pytest.mark.parametrize(
     ("matrix", "shape"),
     [((1, 0, 0, 1), (48, 64)), ((0, 1, -1, 0), (64, 48)), ((0, -1, 1, 0), (64, 48)), ((-1, 0, 0, -1), (48, 64))],
