@@ -205,8 +205,8 @@ def write_data(folder: Path) -> Path:
 
 def run(data: Path, model: Path, out: Path, source: Source, **changed: object) -> None:
     given = {
-        "tables": None, "encoder": source.path, "encoder_adapter": Path("none"), "split": "train", "dev_split": "",
-        "limit": None, "dev_limit": None, "passes": 1, "table_questions": 0, "rank": 2, "alpha": None,
+        "tables": None, "start": None, "encoder": source.path, "encoder_adapter": Path("none"), "split": "train",
+        "dev_split": "", "limit": None, "dev_limit": None, "passes": 1, "table_questions": 0, "rank": 2, "alpha": None,
         "first_layer": 0, "learning_rate": 0.01, "batch": 1, "max_tokens": 9000, "seed": 0,
     }  # fmt: skip
     command.train_critic(data=[data], model=model, out=out, **(given | changed))  # type: ignore[arg-type]
@@ -222,6 +222,12 @@ def test_the_command_leaves_an_adapter_and_its_record(folder: Path, tmp_path: Pa
     assert (record.questions, record.stories, record.settings.alpha) == (2, 2, 4.0)
     assert set(record.files) == {"data.jsonl"}
     assert record.dev is None
+    run(tmp_path / "data.jsonl", folder, tmp_path / "second", source, start=out)
+    second = CriticRun.load(tmp_path / "second")
+    assert len(second.started_from) == 64
+    assert second.history[0]["loss"] < record.history[0]["loss"]
+    with pytest.raises(TrainingError, match="start from it with --rank 2 --alpha 4 --first-layer 0"):
+        run(tmp_path / "data.jsonl", folder, tmp_path / "third", source, start=out, rank=3)
     before = (out / "run.json").stat().st_mtime_ns
     run(tmp_path / "data.jsonl", folder, out, source)
     assert (out / "run.json").stat().st_mtime_ns == before

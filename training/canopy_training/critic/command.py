@@ -52,6 +52,7 @@ def train_critic(
     encoder_adapter: Annotated[
         Path | None, typer.Option(envvar="CANOPY_ADAPTER", help="Node encoder's adapter; none for no adapter.")
     ] = None,
+    start: Annotated[Path | None, typer.Option(help="Adapter folder to go on from.")] = None,
     split: Annotated[str, typer.Option(help="Split to train on.")] = "train",
     dev_split: Annotated[str, typer.Option(help="Split to compare the two models on; empty for none.")] = "dev",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions of each data set.")] = None,
@@ -82,13 +83,14 @@ def train_critic(
     base_sha256 = weights_hash(model)
     files = hashes([*data, *(tables or [])])
     revision = adapter_revision(node_adapter) if node_adapter else ""
-    fingerprint = fingerprint_of(settings, base_sha256, revision, files, [split, limit])
+    started_from = adapter_revision(start) if start else ""
+    fingerprint = fingerprint_of(settings, base_sha256, revision, files, [split, limit, started_from])
     console = Console(stderr=True)
     out.mkdir(parents=True, exist_ok=True)
     if (out / RUN_FILE).is_file() and CriticRun.load(out).fingerprint == fingerprint:
         console.print(f"{out} holds this run already", markup=False, highlight=False)
         return
-    run = _Run(settings, model, out, fingerprint, console, encoder or example_model(), node_adapter)
+    run = _Run(settings, model, out, fingerprint, console, encoder or example_model(), node_adapter, start)
     searched = run.searched("train", questions, questions)
     told = stories(
         searched, about_tables, seed=seed, passes=settings.passes, n_tables=settings.table_questions
@@ -99,6 +101,7 @@ def train_critic(
     result = record(
         fitted, settings, told,
         fingerprint=fingerprint, base=model.name, base_sha256=base_sha256, node_adapter=revision, files=files,
+        started_from=started_from,
         questions=len(searched), dev=scores,
     )  # fmt: skip
     (out / CARD_PAGE).write_text(card_page(result), encoding="utf-8")
@@ -120,6 +123,7 @@ class _Run:
     console: Console
     encoder: Path
     node_adapter: Path | None
+    start: Path | None
 
     def searched(self, name: str, questions: Sequence[Question], pool: Sequence[Question]) -> list[Searched]:
         """What the states of questions are made of; searched once and kept."""
@@ -142,6 +146,7 @@ class _Run:
             rank=settings.rank,
             alpha=settings.alpha,
             first_layer=settings.first_layer,
+            start=self.start,
             seed=settings.seed,
         )
         with Bar(*_COLUMNS, console=self.console) as bar:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from canopy_backend.errors import CriticError, TrainingError
 from canopy_client.llm.base import Message
 from canopy_client.llm.chat_template import ChatTemplate
-from canopy_export.adapter import quiet_peft
+from canopy_export.adapter import UNREADABLE, quiet_peft
 from canopy_training.critic.packing import ATTENTION, Pack, attention, pack
 from canopy_training.critic.samples import Sample
 from canopy_training.model import save_adapter
@@ -32,7 +32,8 @@ class ChatModel:
         rank: Rank of the matrices; 0 for the model as it is.
         alpha: Their scale.
         first_layer: First layer that gets them.
-        start: Folder of an adapter to load instead of matrices at nothing.
+        start: Folder of an adapter to load instead of matrices at nothing; with a rank it learns on, and its rank,
+            scale and layers must be these.
         seed: Of the matrices.
 
     Raises:
@@ -70,7 +71,7 @@ class ChatModel:
         self.peft: Any = None
         torch.manual_seed(seed)
         if start is not None:
-            self._load(start)
+            self._load(start, (rank, alpha, first_layer) if rank else None)
         elif rank:
             self._attach(rank, alpha, first_layer)
         self._still(self._model)
@@ -169,15 +170,24 @@ class ChatModel:
         except ValueError as error:
             raise TrainingError(f"LoRA finds no layer to adapt ({error})") from error
 
-    def _load(self, folder: Path) -> None:
-        from peft import PeftModel
+    def _load(self, folder: Path, wanted: tuple[int, float, int] | None) -> None:
+        from peft import LoraConfig, PeftModel
 
         if not (folder / "adapter_config.json").is_file():  # peft would look for it on a hub
             raise TrainingError(f"{folder}: no adapter here")
         try:
+            stored: Any = LoraConfig.from_pretrained(str(folder))
+            found = (stored.r, stored.lora_alpha, min(stored.layers_to_transform or [0]))
+            if wanted is not None and found != wanted:
+                rank, alpha, layer = found
+                raise TrainingError(
+                    f"{folder}: start from it with --rank {rank} --alpha {alpha:g} --first-layer {layer}"
+                )
             with quiet_peft():
-                self.peft = self._model = PeftModel.from_pretrained(self._model, str(folder), is_trainable=False)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+                self.peft = self._model = PeftModel.from_pretrained(
+                    self._model, str(folder), is_trainable=wanted is not None
+                )
+        except UNREADABLE as error:
             raise TrainingError(f"{folder}: the adapter does not fit this model ({error})") from error
 
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:

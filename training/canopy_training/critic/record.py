@@ -32,6 +32,7 @@ class CriticRun(msgspec.Struct, frozen=True, kw_only=True):
         settings: The run's settings.
         base: Name of the base model.
         base_sha256: Hash of its weights.
+        started_from: Revision of the adapter that the run started from; empty without one.
         node_adapter: Revision of the adapter that compressed the evidence; empty for none.
         prompts: Version of the prompts; with others the adapter is of less use.
         files: SHA-256 of each data file, by name.
@@ -55,6 +56,7 @@ class CriticRun(msgspec.Struct, frozen=True, kw_only=True):
     settings: CriticSettings
     base: str
     base_sha256: str
+    started_from: str = ""
     node_adapter: str
     prompts: str
     files: dict[str, str]
@@ -141,6 +143,7 @@ def record(
     fingerprint: str,
     base: str,
     base_sha256: str,
+    started_from: str,
     node_adapter: str,
     files: dict[str, str],
     questions: int,
@@ -152,6 +155,7 @@ def record(
         settings=settings,
         base=base,
         base_sha256=base_sha256,
+        started_from=started_from,
         node_adapter=node_adapter,
         prompts=PROMPTS_VERSION,
         files=files,
@@ -175,6 +179,7 @@ def record(
 def card_page(run: CriticRun) -> str:
     """A Markdown page from a run's record; names no data set's licence, which is for who trains to look up."""
     settings = run.settings
+    start = f", starting from adapter {run.started_from[:16]}" if run.started_from else ""
     samples = "\n".join(f"| {name} | {number} |" for name, number in run.samples.items())
     return f"""# LoRA adapter of the critic for `{run.base}`
 
@@ -187,7 +192,7 @@ of less use. `canopy up` merges it into the model.
 {run.stories} stories of {run.questions} questions: {run.tokens} tokens, of which {run.learned} are learned, in
 {run.steps} steps of {settings.batch} stories; {run.oversized} stories over {settings.max_tokens} tokens were left out.
 AdamW at {settings.learning_rate:g} with a short rise and a cosine to zero, rank {settings.rank}, alpha
-{settings.alpha:g}, layers from {settings.first_layer} on, seed {settings.seed}. {run.seconds / 60:.0f} minutes,
+{settings.alpha:g}, layers from {settings.first_layer} on, seed {settings.seed}{start}. {run.seconds / 60:.0f} minutes,
 {run.peak_mib} MiB at most, on {run.machine}.
 Last loss {run.history[-1]["loss"]:.3f} a token.
 
