@@ -97,7 +97,7 @@ def run(arm: Arm, *outcomes: Outcome) -> ArmRun:
 
 SETTING = Setting(
     files={"toy.jsonl": "0" * 64}, split="dev", limit=None, questions=2, items=9, encoder="e" * 16, model="",
-    prompts="1", budget=1000, deadline_s=60.0, in_flight=8,
+    weights="", prompts="1", budget=1000, deadline_s=60.0, in_flight=8,
 )  # fmt: skip
 
 

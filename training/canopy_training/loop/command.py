@@ -126,6 +126,7 @@ async def _run(
             items=items,
             encoder=encoder.revision,
             model="" if stage.llm is None else stage.llm.name,
+            weights="" if stage.llm is None else _weights(settings),
             prompts=PROMPTS_VERSION,
             budget=stage.assembler.budget_tokens,
             deadline_s=stage.deadline_s,
@@ -144,6 +145,13 @@ async def _run(
                 kept.store(run)
             runs.append(run)
     return runs, setting
+
+
+def _weights(settings: Settings) -> str:
+    """Hash of the weights that the local stack serves; a model elsewhere is known by its name alone."""
+    folder = None if settings.llm_url else settings.model_files()
+    file = folder / "model.safetensors" if folder is not None else None
+    return file_sha256(file) if file is not None and file.is_file() else ""
 
 
 def _steps(advance: Callable[[int], None]) -> Callable[[int, int], None]:

@@ -35,6 +35,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         items: Items in the corpus.
         encoder: Revision of the evidence server's encoder.
         model: The language model; empty for none.
+        weights: SHA-256 of its weights where its folder is here, as with the local stack; else empty.
         prompts: Version of its prompts.
         budget: Most evidence tokens of a prompt.
         deadline_s: Seconds that a question might take.
@@ -48,6 +49,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     encoder: str
     model: str
+    weights: str
     prompts: str
     budget: int
     deadline_s: float

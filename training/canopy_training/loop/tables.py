@@ -76,6 +76,7 @@ def _about(report: Report) -> str:
         f"{f', the first {setting.limit} of each set' if setting.limit else ''}: {setting.questions} questions, "
         f"{report.compared} of them worked on by every arm; a corpus of {setting.items} items",
         f"- encoder {setting.encoder}; language model: {setting.model or 'none'}"
+        f"{f' (weights {setting.weights[:16]})' if setting.weights else ''}"
         f"{f', prompts {setting.prompts}' if setting.model else ''}; at most {setting.budget} evidence tokens in a "
         f"prompt; {setting.deadline_s:.0f} s for a question",
         f"- seed {report.seed}; {versions}",
