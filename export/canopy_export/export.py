@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,6 +25,8 @@ Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
 QUERY_ENCODER: Final = "query_encoder"
 NODE_ENCODER: Final = "node_encoder"
 GRAPH_FILE: Final = "1/model.onnx"
+#: The graph's weights, where they are too large for one file.
+DATA_FILE: Final = "1/model.onnx.data"
 TOKENIZER_FILE: Final = "tokenizer.json"
 READER_TOKENIZER: Final = "hierarchy/reader_tokenizer.json"
 #: Counts up when the graphs change in a way that an existing file should be replaced.
@@ -176,7 +179,7 @@ def _current(folder: Path, wanted: EncoderManifest) -> EncoderManifest | None:
     except ExportError:
         return None
     same = msgspec.structs.replace(found, files={}) == wanted
-    return found if same and set(found.files) == {GRAPH_FILE, TOKENIZER_FILE} else None
+    return found if same and set(found.files) - {DATA_FILE} == {GRAPH_FILE, TOKENIZER_FILE} else None
 
 
 def _build(
@@ -184,6 +187,7 @@ def _build(
 ) -> EncoderManifest:
     from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
     from canopy_export.onnx_graph import export_node_graph, export_query_graph
+    from canopy_export.onnx_write import data_file
 
     graph_file = folder / GRAPH_FILE
     graph_file.parent.mkdir(parents=True, exist_ok=True)
@@ -195,15 +199,21 @@ def _build(
         from canopy_export.adapter import merge_adapter
 
         backbone = merge_adapter(backbone, adapter, source.pooling, vocabulary)
-    partial = graph_file.with_suffix(".partial")
-    if encoder == QUERY_ENCODER:
-        export_query_graph(QueryGraph(backbone, source.pooling).eval(), partial, vocabulary)
-    else:
-        export_node_graph(NodeGraph(backbone, source.pooling).eval(), partial, vocabulary)
-    os.replace(partial, graph_file)
+    # In a folder of its own until it has passed its gate; its name must not change, as large weights are found by it.
+    with tempfile.TemporaryDirectory(dir=graph_file.parent, prefix=".gate-") as gate:
+        made = Path(gate) / graph_file.name
+        if encoder == QUERY_ENCODER:
+            export_query_graph(QueryGraph(backbone, source.pooling).eval(), made, vocabulary)
+        else:
+            export_node_graph(NodeGraph(backbone, source.pooling).eval(), made, vocabulary)
+        (folder / DATA_FILE).unlink(missing_ok=True)
+        for file in (data_file(made), made):
+            if file.is_file():
+                os.replace(file, graph_file.parent / file.name)
     source.write_tokenizer(folder / f"{TOKENIZER_FILE}.partial", "query" if encoder == QUERY_ENCODER else "node")
     os.replace(folder / f"{TOKENIZER_FILE}.partial", folder / TOKENIZER_FILE)
-    files = {name: file_sha256(folder / name) for name in (GRAPH_FILE, TOKENIZER_FILE)}
+    names = [name for name in (GRAPH_FILE, DATA_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
+    files = {name: file_sha256(folder / name) for name in names}
     manifest = msgspec.structs.replace(wanted, files=files)
     manifest.save(folder / MANIFEST_FILE)
     return manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ import torch
 from canopy_backend.errors import ExportError
 from canopy_export.graphs import TOKENS_PER_SLOT, NodeGraph, QueryGraph
 from canopy_export.onnx_session import OnnxSession
-from canopy_export.source import OPSET
+from canopy_export.onnx_write import EXTERNAL_OVER, write_onnx
 
 #: Largest absolute difference between torch and ONNX Runtime, and between packed and separate rows.
 TOLERANCE: Final = 1e-5
@@ -79,21 +78,8 @@ def packed_rows(vocabulary: int, layout: list[list[int]], width: int, parts: int
 
 
 def _write(graph: torch.nn.Module, inputs: Inputs, path: Path, output: str, axes: dict[int, str]) -> None:
-    dynamic: dict[str, dict[int, str]] = {name: {0: "rows", 1: "tokens"} for name in inputs}
-    with warnings.catch_warnings(), torch.inference_mode():
-        # The trace-based route writes one self-contained file and needs no further package; its deprecation and its
-        # remarks on shape conditions are answered by the checks on unseen shapes below.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph,
-            tuple(inputs.values()),
-            str(path),
-            input_names=list(inputs),
-            output_names=[output],
-            dynamic_axes={**dynamic, output: axes},
-            opset_version=OPSET,
-            dynamo=False,
-        )
+    free: dict[str, dict[int, str]] = {name: {0: "rows", 1: "tokens"} for name in inputs}
+    write_onnx(graph, inputs, path, [output], {**free, output: axes}, external_over=EXTERNAL_OVER)
 
 
 def _compare(graph: torch.nn.Module, path: Path, inputs: Inputs) -> FloatArray:

@@ -329,6 +329,27 @@ def test_canopy_export_takes_the_folder(model: Path, tmp_path: Path) -> None:
         export_encoders(model, repository, node_encoding="contextual", profile="onnx")
 
 
+def test_large_weights_of_a_served_encoder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the 2B model: ``model.onnx.data`` is part of the manifest, and goes when a small model comes."""
+    monkeypatch.setattr("canopy_export.onnx_graph.EXTERNAL_OVER", 0)
+    tokenizer = model / "tokenizer.json"
+    large = export_encoders(model, tmp_path, profile="onnx", reader_tokenizer=tokenizer).node
+    assert set(large.files) == {"1/model.onnx", "1/model.onnx.data", "tokenizer.json"}
+    assert sorted(path.name for path in (tmp_path / "node_encoder/1").iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert export_encoders(model, tmp_path, profile="onnx").built == ()
+    rows = np.ones((1, 64), np.int64)
+    inputs = dict.fromkeys(("input_ids", "segment_ids", "slot_ids"), rows) | {"position_ids": np.arange(64)[None]}
+    left = load_file(tmp_path / "node_encoder/1/model.onnx", "fp32")(inputs)[0]
+    monkeypatch.undo()
+    (tmp_path / "node_encoder/manifest.json").unlink()
+    small = export_encoders(model, tmp_path, profile="onnx")
+    assert small.built == ("node_encoder",)
+    assert set(small.node.files) == {"1/model.onnx", "tokenizer.json"}
+    assert small.node.revision == large.revision
+    assert not (tmp_path / "node_encoder/1/model.onnx.data").exists()
+    np.testing.assert_array_equal(load_file(tmp_path / "node_encoder/1/model.onnx", "fp32")(inputs)[0], left)
+
+
 def test_a_folder_that_lacks_a_part_is_told(model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors"):
         (tmp_path / name).write_bytes((model / name).read_bytes())

@@ -14,6 +14,7 @@ from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, Precision, f
 from canopy_backend.qwen3vl.rows import pad_rows
 from canopy_backend.qwen3vl.settings import SETTINGS_FILE, VisionSettings
 from canopy_backend.templates import TEMPLATE_HASH
+from canopy_export.onnx_write import EXTERNAL_OVER, data_file
 from canopy_export.qwen3vl.adapter import merge_language_adapter
 from canopy_export.qwen3vl.folder import is_qwen3vl, vision_settings
 from canopy_export.qwen3vl.gates import (
@@ -26,7 +27,7 @@ from canopy_export.qwen3vl.gates import (
     random_sample,
 )
 from canopy_export.qwen3vl.graphs import LanguageGraph, VisionGraph, to_precision
-from canopy_export.qwen3vl.onnx_files import EXTERNAL_OVER, run_torch, write_language, write_vision
+from canopy_export.qwen3vl.onnx_files import run_torch, write_language, write_vision
 from canopy_export.source import OPSET, adapter_revision, node_encoding_of, read_source
 
 LANGUAGE_FILE: Final = "language.onnx"
@@ -176,4 +177,4 @@ def _require_precision(what: str, exact: Any, reduced: Any, precision: Precision
 
 
 def _with_data(out: Path, name: str) -> list[str]:
-    return [name, *(f"{name}.data" for _ in [0] if (out / f"{name}.data").is_file())]
+    return [file.name for file in (out / name, data_file(out / name)) if file.is_file()]
