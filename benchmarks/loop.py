@@ -39,7 +39,6 @@ CORPUS: Final = Path("examples/corpus/passages.jsonl")
 #: Milliseconds a question that the loop may cost.
 AIM_MS: Final = 5.0
 _K: Final = 10
-_DIMENSION: Final = 384
 #: Questions in front that do not count.
 _WARM: Final = 10
 
@@ -90,14 +89,6 @@ class Stages:
         self._clock.add(started)
         return Completion(text)
 
-    async def embed(self, texts: Sequence[str]) -> Any:
-        """Vectors of names, random but of the right shape."""
-        started = time.perf_counter()
-        vectors = np.random.default_rng(len(texts)).normal(size=(len(texts), _DIMENSION)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        self._clock.add(started)
-        return vectors
-
     async def close(self) -> None:
         """Nothing."""
 
@@ -119,7 +110,7 @@ def measure(name: str, items: Sequence[Item], questions: int, *, titles: bool = 
     stages = Stages(items, clock)
     folder = Settings.load({}, {}).model_files()
     count = TokenCounter(folder / "tokenizer.json").count if folder is not None else None
-    critic: Critic | None = TitleCritic(stages.embed, least_score=-1.0) if titles else None
+    critic: Critic | None = TitleCritic(follow_ups=2) if titles else None
     options = LoopOptions(k=_K, trace=trace)
 
     def loop() -> Orchestrator:

@@ -25,10 +25,18 @@ _LINKS: Final = frozenset((
     "la", "le", "van", "von", "der", "den", "af", "av", "al", "el", "y", "e",
 ))
 # fmt: on
+#: Words that begin questions, for texts in which nothing else tells that they are no names.
+# fmt: off
+ASKING: Final = frozenset((
+    "what", "which", "who", "whom", "whose", "when", "where", "why", "how", "is", "are", "was", "were",
+    "do", "does", "did", "has", "have", "had", "in", "on", "at", "of", "the", "a", "an",
+))
+# fmt: on
 #: What a dot may follow inside of a name, beside initials.
 _TITLES: Final = frozenset(("Dr", "Jr", "Mr", "Mrs", "Ms", "Sr", "St", "Mt", "Ft"))
 #: Marks behind which a sentence begins, quotes and brackets aside.
 _ENDS: Final = frozenset(".!?:;\n")
+_SENTENCE_END: Final = re.compile(r"(?<!\b\w)[.!?]['\"”»)]*\s+|[。！？]|\n+")
 _POSSESSIVE: Final = re.compile(r"['’]s?$")
 
 
@@ -37,8 +45,8 @@ def small_words(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(word[0] for text in texts for word in _WORD.finditer(text[:READ_CHARS]) if word[0].islower())
 
 
-def names(text: str, small: frozenset[str]) -> Iterator[str]:
-    """The names in a text, in order; one may come again.
+def names(text: str, small: frozenset[str]) -> Iterator[tuple[str, int]]:
+    """The names in a text with where they start: quoted ones, then the others in order; one may come again.
 
     A name is a quoted string, or capitalised words in a row, which words such as "of" may join and numbers may follow.
     Where "and" joins two, each of them is a name too. A first word that only begins a sentence is left out.
@@ -49,7 +57,7 @@ def names(text: str, small: frozenset[str]) -> Iterator[str]:
     """
     text = text[:READ_CHARS]
     for match in _QUOTED.finditer(text):
-        yield from _fitting(match[match.lastindex or 0])
+        yield from _fitting(match[match.lastindex or 0], match.start())
     for run in _runs(text):
         words = run
         if _begins_sentence(text, run[0].start()):
@@ -62,7 +70,17 @@ def names(text: str, small: frozenset[str]) -> Iterator[str]:
             parts += [words[first + 1 : last] for first, last in pairwise(edges)]
         for part in parts:
             if part:
-                yield from _fitting(text[part[0].start() : part[-1].end()])
+                yield from _fitting(text[part[0].start() : part[-1].end()], part[0].start())
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Where the sentences of a text end, roughly: at a mark before white space, an initial's dot aside."""
+    return [match.end() for match in _SENTENCE_END.finditer(text[:READ_CHARS])]
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, in lower case."""
+    return frozenset(word[0].casefold() for word in _WORD.finditer(text[:READ_CHARS]))
 
 
 def _runs(text: str) -> Iterator[list[re.Match[str]]]:
@@ -98,8 +116,8 @@ def _begins_sentence(text: str, start: int) -> bool:
     return start == 0 or not before or before[-1] in _ENDS
 
 
-def _fitting(name: str) -> Iterator[str]:
+def _fitting(name: str, start: int) -> Iterator[tuple[str, int]]:
     """The name without marks around it, if it is neither too short nor a sentence."""
     name = _POSSESSIVE.sub("", name.strip(" .,;:!?"))
     if SHORTEST <= len(name) <= LONGEST and len(name.split()) <= MOST_WORDS and any(map(str.isalnum, name)):
-        yield name
+        yield name, start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ async def test_calls_are_counted_apart_for_questions_at_the_same_time() -> None:
     class ByQuestion(ScriptedModel):
         async def generate(self, messages: Any, **options: Any) -> Any:
             await asyncio.sleep(0)
-            self.scripts = {"critic": type(self.scripts["critic"])([YES if "<question>other" in messages[1].content else MORE])}
+            script = YES if "<question>other" in messages[1].content else MORE
+            self.scripts = {"critic": deque([script])}
             return await super().generate(messages, **options)
 
     one, _, _ = loop(items, llm=ByQuestion(critic=[YES]))
