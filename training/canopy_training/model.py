@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class NodeModel:
             lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft multiplies; it need not be whole
             lora_dropout=settings.dropout,
             target_modules="all-linear",
-            exclude_modules=_EXCLUDED,
+            exclude_modules=_excluded(backbone),
             bias="none",
         )
         try:
@@ -130,3 +131,9 @@ def save_adapter(model: Any, folder: Path, base: str, adapter: str = "default") 
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             shutil.copyfile(files / name, folder / name)
+
+
+def _excluded(backbone: nn.Module) -> str | None:
+    """What is left alone; nothing where a backbone has no such part, of which peft would warn."""
+    found = any(re.fullmatch(_EXCLUDED, name) for name, _ in backbone.named_modules())
+    return _EXCLUDED if found else None
