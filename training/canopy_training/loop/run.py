@@ -165,5 +165,5 @@ def _critic(stage: Stage, arm: Arm, asked: Asked, clock: Clock) -> Critic | None
     if arm.critic == "model":
         return LanguageModelCritic(MeteredModel(stage.llm, clock), stage.assembler)
     if arm.critic == "titles":
-        return MeteredCritic(TitleCritic(stage.client.embed_query), clock)
+        return MeteredCritic(TitleCritic(), clock)
     return MeteredCritic(OracleCritic(asked.gold), clock) if arm.critic == "oracle" else None
