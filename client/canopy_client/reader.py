@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from canopy_backend.errors import CriticError
 from canopy_client import prompts
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Completion, LanguageModel
@@ -18,10 +19,13 @@ async def read(
     """Answer a question from numbered evidence, which may be empty.
 
     Raises:
-        CriticError: The model failed.
+        CriticError: The model failed, or said nothing.
         ServerUnavailable: No server answered.
         DeadlineExceeded: The deadline passed.
     """
     messages = prompts.reader_messages(question, evidence)
     completion = await llm.generate(messages, max_tokens=max_tokens, deadline=deadline)
-    return replace(completion, text=completion.text.strip())
+    text = completion.text.strip()
+    if not text:
+        raise CriticError(f"reader {llm.name}: an empty answer")
+    return replace(completion, text=text)

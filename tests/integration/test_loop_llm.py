@@ -194,8 +194,12 @@ async def test_what_a_critic_may_say(
     assert answer.seconds < 2
 
 
-async def test_a_reader_that_refuses_is_quoted(server: OpenAIServer, llm: OpenAILanguageModel) -> None:
-    server.behaviour = by_role(critic=verdict(YES), reader=reply("I cannot help with that."))
+@pytest.mark.parametrize("field", ["content", "refusal"])
+async def test_a_reader_that_refuses_is_quoted(field: str, server: OpenAIServer, llm: OpenAILanguageModel) -> None:
+    message = {"content": None, field: "I cannot help with that."}
+    server.behaviour = by_role(
+        critic=verdict(YES), reader=raw(json.dumps({"choices": [{"message": message}]}).encode())
+    )
     answer = await loop_of(llm).answer(QUESTION)
     assert (answer.stop, answer.text) == ("sufficient", "I cannot help with that.")
 
@@ -205,6 +209,16 @@ async def test_a_reader_that_fails_leaves_the_critics_answer(server: OpenAIServe
     answer = await loop_of(llm).answer(QUESTION)
     assert (answer.stop, answer.text) == ("reader_failed", "1901")
     assert "HTTP 500" in answer.error
+
+
+@pytest.mark.parametrize("content", [None, "", " \n\t"])
+async def test_a_reader_that_says_nothing_has_failed(
+    content: str | None, server: OpenAIServer, llm: OpenAILanguageModel
+) -> None:
+    server.behaviour = by_role(critic=verdict(YES), reader=reply(content))
+    answer = await loop_of(llm).answer(QUESTION)
+    assert (answer.stop, answer.text) == ("reader_failed", "1901")
+    assert "an empty answer" in answer.error
 
 
 @pytest.mark.parametrize("behaviour", [hang, drip])

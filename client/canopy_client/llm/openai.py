@@ -32,6 +32,7 @@ class _Usage(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     content: str | None = None
+    refusal: str | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -152,7 +153,7 @@ def _completion(content: bytes, name: str) -> Completion:
         raise CriticError(f"language model {name}: a chat completion without choices")
     choice, usage = reply.choices[0], reply.usage or _Usage()
     return Completion(
-        text=choice.message.content or "",
+        text=choice.message.content or choice.message.refusal or "",
         finish_reason=choice.finish_reason or "",
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
