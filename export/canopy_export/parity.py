@@ -175,14 +175,14 @@ def run_encoders(encoders: Encoders, repository: Path, queries: Sequence[str], i
             for place, vector in enumerate(vectors):
                 scores = score(tree.vectors, vector)
                 chosen = refine(tree.hierarchy, scores)
-                margins[place, start + offset] = _margin(tree.hierarchy, scores, chosen)
+                margins[place, start + offset] = margin(tree.hierarchy, scores, chosen)
                 kept[place, start + offset] = tuple(
                     zip(tree.hierarchy.first[chosen].tolist(), tree.hierarchy.last[chosen].tolist(), strict=True)
                 )
     return Outcome(vectors, nodes, kept, margins)
 
 
-def _margin(hierarchy: Hierarchy, scores: FloatArray, kept: npt.NDArray[np.int32]) -> float:
+def margin(hierarchy: Hierarchy, scores: FloatArray, kept: npt.NDArray[np.int32]) -> float:
     """Smallest distance of a child's score from its parent's, among the comparisons that led to the kept nodes."""
     visited = np.zeros(hierarchy.size, np.bool_)
     visited[kept] = True

@@ -59,6 +59,7 @@ def vision_settings(folder: Path) -> VisionSettings:
             vision_start=config["vision_start_token_id"],
             vision_end=config["vision_end_token_id"],
             grid_side=side,
+            hidden=config["text_config"]["hidden_size"],
             patch=vision["patch_size"],
             merge=vision["spatial_merge_size"],
             temporal=vision["temporal_patch_size"],

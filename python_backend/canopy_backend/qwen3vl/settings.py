@@ -27,6 +27,7 @@ class VisionSettings(msgspec.Struct, frozen=True, kw_only=True):
         vision_start: Before an image, and before each frame of a video.
         vision_end: Behind it.
         grid_side: Side of the square table of learned positions.
+        hidden: Numbers of a visual embedding, as of a token's.
         patch: Side of a patch in pixels.
         merge: Patches of a side that become one token.
         temporal: Frames that one patch spans.
@@ -42,6 +43,7 @@ class VisionSettings(msgspec.Struct, frozen=True, kw_only=True):
     vision_start: TokenId
     vision_end: TokenId
     grid_side: Count
+    hidden: Count
     patch: Count = 16
     merge: Count = 2
     temporal: Count = 2

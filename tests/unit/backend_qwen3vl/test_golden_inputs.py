@@ -50,6 +50,7 @@ def settings(plain: Path) -> VisionSettings:
         vision_start=ids["<|vision_start|>"],
         vision_end=ids["<|vision_end|>"],
         grid_side=4,
+        hidden=32,
         image_pixels=(64 * 64, 160 * 160),
         video_pixels=(64 * 64, 4 * 128 * 128),
     )

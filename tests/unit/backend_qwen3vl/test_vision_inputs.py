@@ -17,7 +17,7 @@ from canopy_backend.qwen3vl.rows import cut_dimension, pack_rows, pad_rows, vect
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
 
-SETTINGS = VisionSettings(image_token=90, video_token=91, vision_start=92, vision_end=93, grid_side=48)
+SETTINGS = VisionSettings(image_token=90, video_token=91, vision_start=92, vision_end=93, grid_side=48, hidden=64)
 SIDES = st.integers(1, 6000)
 GRIDS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)).map(lambda g: (g[0], 2 * g[1], 2 * g[2])),

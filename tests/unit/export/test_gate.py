@@ -10,7 +10,7 @@ import pytest
 from canopy_backend.errors import ExportError
 from canopy_backend.hierarchy import balanced
 from canopy_backend.refinement import refine
-from canopy_export.parity import Outcome, _margin, compare
+from canopy_export.parity import Outcome, compare, margin
 
 
 def test_a_gate_names_what_differs() -> None:
@@ -60,12 +60,12 @@ def test_a_gate_knows_the_rounding_of_bfloat16() -> None:
         compare(one, turned, "bf16").require("server")
 
 
-def test_the_margin_is_that_of_the_comparisons_made() -> None:
+def test_themargin_is_that_of_the_comparisons_made() -> None:
     hierarchy = balanced(4)
     scores = np.array([0.5, 0.6, 0.4, 0.55, 0.75, 0.400001, 0.3], np.float32)
     kept = refine(hierarchy, scores)
     assert kept.tolist() == [4]
     # Node 2 was dropped, so what is under it was never looked at.
-    assert _margin(hierarchy, scores, kept) == pytest.approx(0.05, abs=1e-6)
+    assert margin(hierarchy, scores, kept) == pytest.approx(0.05, abs=1e-6)
     alone = balanced(1)
-    assert _margin(alone, scores[:1], refine(alone, scores[:1])) == np.inf
+    assert margin(alone, scores[:1], refine(alone, scores[:1])) == np.inf
