@@ -69,7 +69,7 @@ def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArr
     """
     _check(image, 3)
     resized = _resize(image, image_size(image.shape[0], image.shape[1], settings))
-    return _cut(np.broadcast_to(resized, (settings.temporal, *resized.shape)), settings)
+    return _cut(resized[None], settings, settings.temporal)
 
 
 def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
@@ -127,17 +127,19 @@ def _resize(image: UInt8Array, size: tuple[int, int]) -> UInt8Array:
     return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
-def _cut(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
-    """Frames ``[T, H, W, 3]`` of a fitting size to patches and their grid."""
+def _cut(frames: UInt8Array, settings: VisionSettings, repeat: int = 1) -> tuple[FloatArray, Grid]:
+    """Frames ``[T, H, W, 3]`` of a fitting size to patches and their grid; each frame counts ``repeat`` times."""
     count, height, width, _ = frames.shape
-    patch, merge, temporal = settings.patch, settings.merge, settings.temporal
+    patch, merge, temporal = settings.patch, settings.merge, settings.temporal // repeat
     grid = count // temporal, height // patch, width // patch
-    # (t, temporal, h, merge, patch, w, merge, patch, colour) to (t, h, w, merge, merge, colour, temporal, patch, patch)
-    blocks = frames.reshape(
-        grid[0], temporal, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch, 3
-    ).transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
-    mean, deviation = (
-        np.array(one, np.float32)[:, None, None, None] * 255 for one in (settings.mean, settings.deviation)
-    )
-    scaled = (blocks.astype(np.float32) - mean) / deviation
-    return scaled.reshape(-1, settings.patch_size), grid
+    # Colours apart first, so that the rows of a patch are copied whole.
+    planes = frames.transpose(0, 3, 1, 2).astype(np.float32, order="C")
+    planes -= np.array(settings.mean, np.float32)[:, None, None] * 255
+    planes /= np.array(settings.deviation, np.float32)[:, None, None] * 255
+    # (t, temporal, colour, h, merge, patch, w, merge, patch) to (t, h, w, merge, merge, colour, temporal, patch, patch)
+    blocks = planes.reshape(
+        grid[0], temporal, 3, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch
+    ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    if repeat > 1:
+        blocks = np.broadcast_to(blocks, (*blocks.shape[:6], repeat, *blocks.shape[7:]))
+    return blocks.reshape(-1, settings.patch_size), grid
