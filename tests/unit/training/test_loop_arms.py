@@ -20,7 +20,7 @@ from canopy_training.loop.arms import ARMS, BASELINE, Arm, choose
 from canopy_training.loop.corpus import corpus_name, pool
 from canopy_training.loop.gold import gold_of
 from canopy_training.loop.keep import Kept
-from canopy_training.loop.metered import Clock, MeteredModel
+from canopy_training.loop.metered import UNREAD, Clock, MeteredModel
 from canopy_training.loop.run import Asked, Stage, run_arm
 
 Q = question("q", ("a", 0), ("b", 3))
@@ -180,9 +180,9 @@ async def test_an_arm_of_which_nothing_worked_ends_the_run() -> None:
         await run_arm(stage(store), Arm(name="x"), asked(Q), in_flight=1)
 
 
-async def test_no_model_says_nothing() -> None:
+async def test_no_model_says_that_nobody_read() -> None:
     silent = MeteredModel(None, Clock())
-    assert (silent.name, (await silent.generate([], max_tokens=1, deadline=Deadline())).text) == ("none", "")
+    assert (silent.name, (await silent.generate([], max_tokens=1, deadline=Deadline())).text) == ("none", UNREAD)
 
 
 def test_a_clock_adds_up() -> None:

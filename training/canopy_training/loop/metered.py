@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import Item
@@ -16,6 +16,10 @@ from canopy_client.orchestrator import Compressor
 from canopy_client.retrieval import Embed, Retriever
 from canopy_client.verdict import Verdict
 from canopy_milvus import AsyncCorpus, Hit
+
+
+#: Stands for the answer where nobody reads: one of no words would count as a failure of the reader.
+UNREAD: Final = "(not read)"
 
 
 class Clock:
@@ -38,7 +42,7 @@ class MeteredModel:
     """A language model whose calls are timed; its reader can be left out.
 
     Args:
-        llm: The model; ``None`` for none, which says nothing.
+        llm: The model; ``None`` for none, which says :data:`UNREAD`.
         clock: Takes the time.
         reads: Whether the reader is asked. It alone wants free text, so a call without a schema is its own.
     """
@@ -61,7 +65,7 @@ class MeteredModel:
     ) -> Completion:
         """Answer a chat."""
         if self._llm is None or (schema is None and not self._reads):
-            return Completion("")
+            return Completion(UNREAD)
         with self._clock.running():
             return await self._llm.generate(messages, max_tokens=max_tokens, schema=schema, deadline=deadline)
 
