@@ -17,7 +17,6 @@ from canopy_client.retrieval import Embed, Retriever
 from canopy_client.verdict import Verdict
 from canopy_milvus import AsyncCorpus, Hit
 
-
 #: Stands for the answer where nobody reads: one of no words would count as a failure of the reader.
 UNREAD: Final = "(not read)"
 
