@@ -53,7 +53,7 @@ def ensure(settings: StackSettings, environment: Environment, report: Report) ->
 def adapter_of(settings: StackSettings) -> Path | None:
     """The adapter that the settings ask for; ``None`` for the model as it is."""
     if settings.critic_adapter is None:
-        return ADAPTER if ADAPTER.is_dir() else None
+        return ADAPTER
     return None if settings.critic_adapter == NO_ADAPTER else settings.critic_adapter
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 import msgspec
@@ -22,6 +23,9 @@ from canopy_training.critic.train import CriticSettings, Fitted
 from canopy_training.manifest import RUN_FILE, machine, read_record, write_record
 
 _PACKAGES: Final = ("canopy-triton", "peft", "tokenizers", "torch", "transformers")
+
+
+_WIDTH: Final = 120
 
 
 class CriticRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,20 +185,26 @@ def card_page(run: CriticRun) -> str:
     settings = run.settings
     start = f", starting from adapter {run.started_from[:16]}" if run.started_from else ""
     samples = "\n".join(f"| {name} | {number} |" for name, number in run.samples.items())
+    about = (
+        "With this adapter the model judges whether evidence is enough for a question, names what is missing and a "
+        f"search text for it, and plays the loop's other roles. It was fitted through the prompts of version "
+        f"{run.prompts}; with others it is of less use. `canopy up` merges it into the model."
+    )
+    how = (
+        f"{run.stories} stories of {run.questions} questions: {run.tokens} tokens, of which {run.learned} are learned, "
+        f"in {run.steps} steps of {settings.batch} stories; {run.oversized} stories over {settings.max_tokens} tokens "
+        f"were left out. AdamW at {settings.learning_rate:g} with a short rise and a cosine to zero, "
+        f"rank {settings.rank}, alpha {settings.alpha:g}, layers from {settings.first_layer} on, "
+        f"seed {settings.seed}{start}. {run.seconds / 60:.0f} minutes, {run.peak_mib} MiB at most, on {run.machine}. "
+        f"Last loss {run.history[-1]['loss']:.3f} a token."
+    )
     return f"""# LoRA adapter of the critic for `{run.base}`
 
-With this adapter the model judges whether evidence is enough for a question, names what is missing and a search text
-for it, and plays the loop's other roles. It was fitted through the prompts of version {run.prompts}; with others it is
-of less use. `canopy up` merges it into the model.
+{fill(about, _WIDTH)}
 
 ## Training
 
-{run.stories} stories of {run.questions} questions: {run.tokens} tokens, of which {run.learned} are learned, in
-{run.steps} steps of {settings.batch} stories; {run.oversized} stories over {settings.max_tokens} tokens were left out.
-AdamW at {settings.learning_rate:g} with a short rise and a cosine to zero, rank {settings.rank}, alpha
-{settings.alpha:g}, layers from {settings.first_layer} on, seed {settings.seed}{start}. {run.seconds / 60:.0f} minutes,
-{run.peak_mib} MiB at most, on {run.machine}.
-Last loss {run.history[-1]["loss"]:.3f} a token.
+{fill(how, _WIDTH)}
 
 | answers | number |
 | --- | --- |
