@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import dropwhile, pairwise
+from itertools import chain, dropwhile, pairwise
 from typing import Final
 
 #: Characters of one text that are read, so that a long item costs a bounded time.
@@ -42,7 +42,8 @@ _POSSESSIVE: Final = re.compile(r"['’]s?$")
 
 def small_words(texts: Iterable[str]) -> frozenset[str]:
     """Words that are written small somewhere in the texts: a capital on one of them only begins a sentence."""
-    return frozenset(word[0] for text in texts for word in _WORD.finditer(text[:READ_CHARS]) if word[0].islower())
+    found = set(chain.from_iterable(_WORD.findall(text[:READ_CHARS]) for text in texts))
+    return frozenset(word for word in found if word.islower())
 
 
 def names(text: str, small: frozenset[str]) -> Iterator[tuple[str, int]]:
@@ -80,7 +81,7 @@ def sentence_ends(text: str) -> list[int]:
 
 def words(text: str) -> frozenset[str]:
     """The words of a text, in lower case."""
-    return frozenset(word[0].casefold() for word in _WORD.finditer(text[:READ_CHARS]))
+    return frozenset(_WORD.findall(text[:READ_CHARS].casefold()))
 
 
 def _runs(text: str) -> Iterator[list[re.Match[str]]]:

@@ -97,7 +97,11 @@ def candidates(question: str, evidence: Sequence[Evidence], searched: Sequence[s
     """
     small = small_words([question, *(one.text for one in evidence)])
     importance = _importance(question, evidence)
-    titles = [words(one.title) for one in evidence]
+    # Titles by word, so that a name is held against the few that share one with it.
+    titles: dict[str, set[int]] = {}
+    for place, one in enumerate(evidence):
+        for word in words(one.title):
+            titles.setdefault(word, set()).add(place)
     known = {_key(one.title) for one in evidence}
     before = [_key(query) for query in searched]
     found: dict[str, Candidate] = {}
@@ -137,9 +141,10 @@ def _importance(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
     return {word: max(0.0, math.log((1 + len(evidence)) / (counts[word] + 0.5))) for word in wanted}
 
 
-def _of_words(name: frozenset[str], titles: Sequence[frozenset[str]]) -> float:
-    """What a name weighs by its words alone."""
-    covered = max((len(name & title) / len(name) for title in titles), default=0.0)
+def _of_words(name: frozenset[str], titles: Mapping[str, set[int]]) -> float:
+    """What a name weighs by its words alone; ``titles`` are places of titles by word."""
+    sharing = Counter(chain.from_iterable(titles[word] for word in name if word in titles))
+    covered = max(sharing.values(), default=0) / len(name)
     return (_SEVERAL_WORDS if len(name) > 1 else 0.0) + _KNOWN * covered
 
 
