@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .canopy/venvs/peers
 INFINITY := .canopy/venvs/infinity
+DEPLOY := .canopy/venvs/deploy
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers schema lock clean
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers deploy-check schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +73,15 @@ $(INFINITY)/.installed: benchmarks/peers/infinity.txt benchmarks/peers/infinity-
 	@touch $@
 
 peers: $(PEERS)/.installed $(INFINITY)/.installed ## Create the environments of benchmarks.peers (1.7 and 1.4 GB)
+
+$(DEPLOY)/.installed: requirements/deploy.txt requirements/locks/deploy.txt
+	$(PYTHON) -m venv --clear $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --requirement requirements/deploy.txt
+	@touch $@
+
+deploy-check: $(DEPLOY)/.installed ## Check chart, images and compose file without a cluster; writes docs/results/deploy.md (0.8 GB)
+	$(DEPLOY)/bin/python -m pytest tests/unit/deploy
+	$(DEPLOY)/bin/python kubernetes/report.py --write
 
 schema: $(STAMP) ## Write the published JSON schemas again
 	$(BIN)/python -m canopy_backend.schema docs/schema

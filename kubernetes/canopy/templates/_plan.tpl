@@ -1,0 +1,50 @@
+{{/*
+TensorRT plans, built on the GPU that will run them. Never run by the project.
+The first container copies the repository to where plans can be written beside the graphs, the others build them.
+Takes a dict of root and repository.
+*/}}
+{{- define "canopy.planContainers" -}}
+{{- $root := .root -}}
+{{- $plan := $root.Values.evidence.plan -}}
+{{- $inputs := dict "query_encoder" (list "input_ids" "attention_mask") "node_encoder" (list "input_ids" "segment_ids" "position_ids" "slot_ids") -}}
+- name: copy-repository
+  image: {{ include "canopy.image" (dict "root" $root "image" $root.Values.evidence.image) }}
+  imagePullPolicy: {{ $root.Values.evidence.image.pullPolicy }}
+  command: [cp, -r, {{ printf "%s/." .repository | quote }}, /plans/]
+  resources:
+    requests: { cpu: 100m, memory: 128Mi }
+    limits: { cpu: "1", memory: 256Mi }
+  securityContext: {{- include "canopy.containerSecurity" $root | nindent 4 }}
+  volumeMounts:
+    - { name: plans, mountPath: /plans }
+    {{- if $root.Values.evidence.modelRepository.existingClaim }}
+    - { name: models, mountPath: /models, readOnly: true }
+    {{- end }}
+{{- range $model := list "query_encoder" "node_encoder" }}
+- name: plan-{{ $model | replace "_" "-" }}
+  image: {{ include "canopy.image" (dict "root" $root "image" $plan.image) }}
+  imagePullPolicy: {{ $plan.image.pullPolicy }}
+  command:
+    - {{ $plan.trtexec }}
+    - --onnx=/plans/{{ $model }}/1/model.onnx
+    - --saveEngine=/plans/{{ $model }}/1/model.plan
+    {{- range $which := list "min" "opt" "max" }}
+    {{- $shapes := list }}
+    {{- range $input := index $inputs $model }}
+    {{- $shapes = append $shapes (printf "%s:%dx%d" $input (int (index $plan.rows $which)) (int (index $plan.tokens $which))) }}
+    {{- end }}
+    - --{{ $which }}Shapes={{ join "," $shapes }}
+    {{- end }}
+    - --skipInference
+    {{- range $plan.extraArguments }}
+    - {{ . | quote }}
+    {{- end }}
+  env:
+    - { name: HOME, value: /tmp }
+  resources: {{- include "canopy.resources" $root.Values.evidence | nindent 4 }}
+  securityContext: {{- include "canopy.containerSecurity" $root | nindent 4 }}
+  volumeMounts:
+    - { name: plans, mountPath: /plans }
+    - { name: tmp, mountPath: /tmp }
+{{- end }}
+{{- end -}}
