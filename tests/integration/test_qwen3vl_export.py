@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from canopy_backend.errors import ExportError
 from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextItem, VideoItem
@@ -27,6 +28,7 @@ from canopy_backend.tokenization import EncoderTokenizer
 from canopy_export.export import export_encoders
 from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
+from canopy_export.qwen3vl.__main__ import app
 from canopy_export.qwen3vl.adapter import TARGETS, merge_language_adapter, vision_hash
 from canopy_export.qwen3vl.build import NODE_TOKENIZER, QUERY_TOKENIZER, export_graphs, load_model
 from canopy_export.qwen3vl.folder import chat_tokenizer, vision_settings
@@ -396,6 +398,20 @@ def test_large_weights_of_a_served_encoder(model: Path, tmp_path: Path, monkeypa
     assert small.node.revision == large.revision
     assert not (tmp_path / "node_encoder/1/model.onnx.data").exists()
     np.testing.assert_array_equal(load_file(tmp_path / "node_encoder/1/model.onnx", "fp32")(inputs)[0], left)
+
+
+def test_the_command(model: Path, tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["random", str(tmp_path / "model")])
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "model/model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    done = CliRunner().invoke(app, ["graphs", str(model), str(tmp_path / "out"), "--language-only"])
+    assert done.exit_code == 0, done.output
+    manifest = EncoderManifest.load(tmp_path / "out")
+    assert f"{manifest.revision} (bf16, 32 numbers)" in done.output
+    assert manifest.window == 4096
+    wrong = CliRunner().invoke(app, ["graphs", str(tmp_path), str(tmp_path / "out")])
+    assert (wrong.exit_code, "config.json: not found" in wrong.output.replace("\n", " ")) == (1, True)
+    assert CliRunner().invoke(app, ["random", str(tmp_path / "model"), "--size", "9b"]).exit_code == 2
 
 
 def test_a_folder_that_lacks_a_part_is_told(model: Path, tmp_path: Path) -> None:

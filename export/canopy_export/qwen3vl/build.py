@@ -117,7 +117,7 @@ def export_graphs(
         model_revision=source.revision,
         adapter=adapter_revision(adapter) if adapter else "",
         template=TEMPLATE_HASH,
-        window=WINDOW,
+        window=min(WINDOW, int(loaded.config.text_config.max_position_embeddings)),
         dimension=dimension or source.dimension,
         precision=precision,
         pooling="last",
