@@ -17,6 +17,7 @@ from canopy_backend.errors import RetrievalError, TrainingError
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Completion
 from canopy_training.loop.arms import ARMS, BASELINE, Arm, choose
+from canopy_training.loop.command import by_file
 from canopy_training.loop.corpus import corpus_name, pool
 from canopy_training.loop.gold import gold_of
 from canopy_training.loop.keep import Kept
@@ -138,6 +139,7 @@ async def test_the_model_judges_and_reads_and_its_time_is_no_overhead() -> None:
     assert (one.stop, one.calls, model.schemas) == ("repeated_query", {"critic": 2, "reader": 1}, [True, True, False])
     assert one.marks == (1.0, 1.0, 1.0)
     assert one.seconds["overhead"] <= one.seconds["total"] - 0.03
+    assert 0 < one.seconds["processor"] <= one.seconds["overhead"] + 0.001
 
 
 async def test_where_nobody_reads_the_reader_is_not_asked() -> None:
@@ -185,12 +187,22 @@ async def test_no_model_says_that_nobody_read() -> None:
     assert (silent.name, (await silent.generate([], max_tokens=1, deadline=Deadline())).text) == ("none", UNREAD)
 
 
-def test_a_clock_adds_up() -> None:
+def test_a_clock_adds_up_and_sleeping_costs_no_processor() -> None:
     clock = Clock()
     for _ in range(2):
         with clock.running():
-            time.sleep(0.002)
-    assert clock.seconds >= 0.004
+            time.sleep(0.01)
+    assert clock.seconds >= 0.02
+    assert clock.processor < 0.01
+
+
+def test_files_that_share_a_set_are_sets_of_their_own() -> None:
+    one, two, other = question("q"), question("q"), question("r", dataset="other")
+    files = [Path("toy.jsonl"), Path("toy_more.questions.jsonl.gz"), Path("third.jsonl")]
+    found = by_file(files, [[one], [two], [other]], "dev")
+    assert [(each.id, each.dataset) for each in found] == [("q", "toy"), ("q", "toy_more"), ("r", "other")]
+    with pytest.raises(TrainingError, match=r"no question of split 'test' \(found: \['dev'\]\)"):
+        by_file(files[:1], [[one]], "test")
 
 
 def test_an_arm_that_was_run_is_taken_again_under_equal_conditions_only(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_another_cut_of_the_server_is_refused() -> None:
 def test_an_outcome_has_what_each_round_left_and_no_text_of_an_item() -> None:
     gold, _ = gold_of(TWO)
     done = answer([evidence("a", (0, 1))], [evidence("b", (3, 4))], text="It is two [1].", stop="sufficient")
-    outcome = measured(TWO, gold, done, assembler(), read=True, outside_s=1.5)
+    outcome = measured(TWO, gold, done, assembler(), read=True, overhead={"overhead": 0.5, "processor": 0.25})
     assert [(one.hits, one.new, one.found.items) for one in outcome.rounds] == [(1, 1, 1), (1, 1, 2)]
     assert outcome.rounds[0].tokens < outcome.rounds[1].tokens
     assert outcome.after(1).found.items == 1
@@ -77,13 +77,20 @@ def test_an_outcome_has_what_each_round_left_and_no_text_of_an_item() -> None:
     assert (outcome.gold_items, outcome.gold_fragments, outcome.stop) == (2, 3, "sufficient")
     assert outcome.marks is not None
     assert (outcome.marks.exact, outcome.marks.holds) == (0.0, 1.0)
-    assert outcome.seconds == {"retrieve": 1.0, "compress": 0.5, "total": 2.0, "overhead": 0.5, "reader": 0.5}
+    assert outcome.seconds == {
+        "retrieve": 1.0,
+        "compress": 0.5,
+        "total": 2.0,
+        "overhead": 0.5,
+        "processor": 0.25,
+        "reader": 0.5,
+    }
     assert (outcome.queries, outcome.calls) == (["query 2"], {"critic": 1, "reader": 1})
 
 
 def test_without_a_reader_there_are_no_marks_and_no_call_of_it() -> None:
     gold, _ = gold_of(TWO)
-    outcome = measured(TWO, gold, answer([evidence("a")]), assembler(), read=False, outside_s=0.0)
+    outcome = measured(TWO, gold, answer([evidence("a")]), assembler(), read=False, overhead={})
     assert (outcome.marks, outcome.calls, outcome.text) == (None, {"critic": 1}, "")
     assert "reader" not in outcome.seconds
 
@@ -92,7 +99,7 @@ def test_an_answer_without_a_round_is_a_failure() -> None:
     gold, _ = gold_of(TWO)
     done = answer()
     done.error = "time was up"
-    assert measured(TWO, gold, done, assembler(), read=True, outside_s=0.0) == blank(TWO, gold, error="time was up")
+    assert measured(TWO, gold, done, assembler(), read=True, overhead={}) == blank(TWO, gold, error="time was up")
 
 
 async def test_the_oracle_asks_for_each_missing_title_once() -> None:

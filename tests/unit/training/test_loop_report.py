@@ -18,7 +18,7 @@ from canopy_training.loop.summary import sampled, scopes, shared
 from canopy_training.loop.tables import markdown
 
 BY_NAME = {arm.name: arm for arm in ARMS}
-COST = {"total": 2.0, "overhead": 0.004}
+COST = {"total": 2.0, "overhead": 0.4, "processor": 0.004}
 
 
 def runs() -> list[ArmRun]:
@@ -93,7 +93,7 @@ def test_aims_say_hit_or_missed() -> None:
         "reader tokens saved by compression": (50, True),
         "gold-fragment recall lost by compression": (0, True),
         "calls of the language model": (3, True),
-        "overhead of the orchestrator": (4, True),
+        "overhead of the orchestrator, processor time": (4, True),
     }
 
 
@@ -102,7 +102,7 @@ def test_aims_need_two_hop_questions_and_the_arms_that_they_compare_with() -> No
     assert make_report([run(BY_NAME["single-10"], *other)], SETTING, resamples=20).aims == []
     loops = {one.arm.name: one.outcomes for one in runs() if one.arm.name == "critic-10"}
     found = judge(sampled(loops, np.ones(2, bool), resamples=20), {"critic-10": False})
-    assert {aim.what for aim in found} == {"rounds", "overhead of the orchestrator"}
+    assert {aim.what for aim in found} == {"rounds", "overhead of the orchestrator, processor time"}
 
 
 def test_sets_are_scopes_of_their_own_and_weak_ones_apart() -> None:

@@ -114,7 +114,14 @@ GOALS: Final[tuple[_Goal, ...]] = (
         lambda x: x <= 15,
     ),
     _Goal("calls of the language model", "", "at most 3.2", _only(), _scaled("calls", 1), lambda x: x <= 3.2),
-    _Goal("overhead of the orchestrator", "ms", "under 5", _only(), _scaled("seconds_overhead", 1000), lambda x: x < 5),
+    _Goal(
+        "overhead of the orchestrator, processor time",
+        "ms",
+        "under 5",
+        _only(),
+        _scaled("seconds_processor", 1000),
+        lambda x: x < 5,
+    ),
 )
 
 

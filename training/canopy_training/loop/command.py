@@ -7,18 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import file_sha256
 from canopy_client.clients import CanopyClient
 from canopy_client.jobs import EncoderInfo
 from canopy_client.prompts import PROMPTS_VERSION
 from canopy_client.settings import Settings
-from canopy_training.data import first_of_each, read_questions
+from canopy_training.data import Question, first_of_each, read_questions
 from canopy_training.evaluation.report import write
 from canopy_training.loop.arms import Arm, choose
 from canopy_training.loop.corpus import pool, prepare
@@ -80,8 +83,9 @@ def evaluate_loop(request: LoopRequest, settings: Settings, out: Path, console: 
         ServerUnavailable: A server does not answer.
     """
     chosen = choose(request.arms, model=request.model)
-    questions = first_of_each(read_questions(request.data, request.split), request.limit)
-    items = pool(read_questions([*request.data, *request.pool]))
+    everything = [read_questions([file]) for file in request.data]
+    questions = first_of_each(by_file(request.data, everything, request.split), request.limit)
+    items = pool([*chain.from_iterable(everything), *(read_questions(request.pool) if request.pool else ())])
     found = [gold_of(question) for question in questions]
     asked = [Asked(question, gold) for question, (gold, _) in zip(questions, found, strict=True)]
     with (
@@ -145,6 +149,28 @@ async def _run(
                 kept.store(run)
             runs.append(run)
     return runs, setting
+
+
+def by_file(files: Sequence[Path], questions: Sequence[Sequence[Question]], split: str | None) -> list[Question]:
+    """The questions of a split; where files share a data set's name, each file is a set of its own, by its own name.
+
+    Raises:
+        TrainingError: No question is of the split.
+    """
+    homes: dict[str, set[Path]] = {}
+    for file, own in zip(files, questions, strict=True):
+        for one in own:
+            homes.setdefault(one.dataset, set()).add(file)
+    chosen = [
+        one if len(homes[one.dataset]) == 1 else msgspec.structs.replace(one, dataset=file.name.split(".")[0])
+        for file, own in zip(files, questions, strict=True)
+        for one in own
+        if split in (None, one.split)
+    ]
+    if not chosen:
+        found = sorted({one.split for own in questions for one in own})
+        raise TrainingError(f"no question of split {split!r} (found: {found})")
+    return chosen
 
 
 def _weights(settings: Settings) -> str:

@@ -22,19 +22,27 @@ UNREAD: Final = "(not read)"
 
 
 class Clock:
-    """Seconds of one question spent outside the orchestrator; its calls follow each other."""
+    """Time of one question spent outside the orchestrator; its calls follow each other.
+
+    Attributes:
+        seconds: Wall clock.
+        processor: Processor seconds of this thread, on whatever it worked meanwhile. The orchestrator gives the thread
+            away inside of these calls alone, so what they leave of a question's total is its own.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.processor = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Add what the block takes."""
-        started = time.monotonic()
+        started, worked = time.monotonic(), time.thread_time()
         try:
             yield
         finally:
             self.seconds += time.monotonic() - started
+            self.processor += time.thread_time() - worked
 
 
 class MeteredModel:

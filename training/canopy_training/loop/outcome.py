@@ -44,7 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         marks: Of the reader's answer; ``None`` where nobody read.
         calls: Calls of the language model by role, the reader's only where it was asked.
         seconds: By stage, and ``total``; ``overhead`` is what the total has beside calls of the language model
-            (or of the critic in its place), retrieval and compression.
+            (or of the critic in its place), retrieval and compression, and ``processor`` is the processor's share
+            of it, without waiting for other programs.
         queries: What was searched in later rounds.
         text: The reader's answer.
     """
@@ -75,7 +76,7 @@ def measured(
     assembler: Assembler,
     *,
     read: bool,
-    outside_s: float,
+    overhead: dict[str, float],
 ) -> Outcome:
     """Read an outcome off an answer.
 
@@ -85,7 +86,7 @@ def measured(
         answer: What the loop gave.
         assembler: The one that the loop used.
         read: Whether a reader was asked.
-        outside_s: Seconds in calls of the language model or critic, retrieval and compression.
+        overhead: ``overhead`` and ``processor`` of :attr:`Outcome.seconds`.
     """
     if not answer.rounds:
         return blank(question, gold, error=answer.error)
@@ -93,7 +94,7 @@ def measured(
     for one in answer.rounds:
         for stage, spent in one.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + spent
-    seconds |= {"total": answer.seconds, "overhead": answer.seconds - outside_s}
+    seconds |= {"total": answer.seconds, **overhead}
     if read:
         seconds["reader"] = answer.reader_seconds
     return Outcome(

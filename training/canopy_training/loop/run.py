@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -154,11 +155,13 @@ async def _answer(stage: Stage, arm: Arm, retriever: Retriever, asked: Asked) ->
         ),
         assembler=stage.assembler,
     )
+    worked = time.thread_time()
     try:
         answer = await orchestrator.answer(question.question, deadline_s=stage.deadline_s)
     except CanopyError as error:
         return blank(question, asked.gold, error=f"{type(error).__name__}: {error}")
-    return measured(question, asked.gold, answer, stage.assembler, read=arm.reads, outside_s=clock.seconds)
+    overhead = {"overhead": answer.seconds - clock.seconds, "processor": time.thread_time() - worked - clock.processor}
+    return measured(question, asked.gold, answer, stage.assembler, read=arm.reads, overhead=overhead)
 
 
 def _critic(stage: Stage, arm: Arm, asked: Asked, clock: Clock) -> Critic | None:

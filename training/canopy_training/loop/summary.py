@@ -19,7 +19,7 @@ from canopy_training.loop.outcome import Outcome
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-STAGES: Final = ("retrieve", "compress", "classify", "critic", "reader", "overhead", "total")
+STAGES: Final = ("retrieve", "compress", "classify", "critic", "reader", "total", "overhead", "processor")
 ROLES: Final = ("critic", "classifier", "reader")
 
 

@@ -47,7 +47,8 @@ def markdown(report: Report) -> str:
         "A question, mean, with "
         f"{report.setting.in_flight} in flight on the machine that also ran the servers, so that waiting for each "
         "other is in them. Overhead is what a question took beside calls of the language model (or of the "
-        "critic in its place), retrieval (query vectors included) and compression.",
+        "critic in its place), retrieval (query vectors included) and compression; its processor time is that "
+        "without waiting for other programs.",
         "## What failed",
         _failed(report),
     ]
@@ -176,15 +177,22 @@ def _call_cells(scope: Scope, arm: Arm) -> list[str]:
 
 def _second_cells(scope: Scope, arm: Arm) -> list[str]:
     metrics = scope.metrics[arm.name]
-    overhead = metrics["seconds_overhead"].value
-    shown = [_plain(metrics[f"seconds_{stage}"]) for stage in STAGES if stage != "overhead"]
-    return [*shown, "–" if overhead is None else f"{1000 * overhead:.1f}"]
+    own = [metrics[f"seconds_{name}"].value for name in _OWN]
+    return [
+        *(_plain(metrics[f"seconds_{stage}"]) for stage in STAGES if stage not in _OWN),
+        *("–" if value is None else f"{1000 * value:.1f}" for value in own),
+    ]
 
 
+#: Stages that are told in milliseconds.
+_OWN: Final = ("overhead", "processor")
 _FOUND: Final = (["gold items %", "gold fragments %", "difference"], _found_cells)
 _TOKENS: Final = (["recall %", "kept %", "tokens", "difference"], _token_cells)
 _CALLS: Final = (["rounds", "calls", *ROLES, "stops"], _call_cells)
-_SECONDS: Final = ([*(stage for stage in STAGES if stage != "overhead"), "overhead, ms"], _second_cells)
+_SECONDS: Final = (
+    [*(stage for stage in STAGES if stage not in _OWN), "overhead, ms", "its processor time, ms"],
+    _second_cells,
+)
 
 
 def _answers(report: Report) -> list[str]:
