@@ -6,8 +6,8 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY requirements requirements
-RUN python -m venv /opt/canopy/client \
-    && /opt/canopy/client/bin/pip install --requirement requirements/jobs.txt
+RUN python -m venv --without-pip /opt/canopy/client \
+    && python -m pip --python /opt/canopy/client/bin/python install --requirement requirements/jobs.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY python_backend python_backend
 COPY export export
@@ -15,8 +15,7 @@ COPY milvus milvus
 COPY client client
 COPY local local
 COPY training training
-RUN /opt/canopy/client/bin/pip install --no-deps . \
-    && rm -rf /opt/canopy/client/lib/python3*/site-packages/pip /opt/canopy/client/bin/pip*
+RUN python -m pip --python /opt/canopy/client/bin/python install --no-deps .
 
 FROM ${PYTHON_IMAGE}
 RUN groupadd --gid 10001 canopy \

@@ -7,8 +7,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY requirements requirements
 # An environment of its own: vLLM's packages stay as the image has them.
-RUN python3 -m venv /opt/canopy/probe \
-    && /opt/canopy/probe/bin/pip install --requirement requirements/probe.txt
+RUN python3 -m venv --without-pip /opt/canopy/probe \
+    && python3 -m pip --python /opt/canopy/probe/bin/python install --requirement requirements/probe.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY python_backend python_backend
 COPY export export
@@ -16,8 +16,7 @@ COPY milvus milvus
 COPY client client
 COPY local local
 COPY training training
-RUN /opt/canopy/probe/bin/pip install --no-deps . \
-    && rm -rf /opt/canopy/*/lib/python3*/site-packages/pip /opt/canopy/*/bin/pip*
+RUN python3 -m pip --python /opt/canopy/probe/bin/python install --no-deps .
 
 # vLLM compiles kernels when it starts, so this image keeps the compiler that its base brings; nothing is added to it.
 FROM ${TRITON_VLLM_IMAGE}

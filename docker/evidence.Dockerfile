@@ -7,7 +7,7 @@ ARG PYTHON_IMAGE=python:3.12.12-slim-bookworm
 # The encoder as a graph, with its gates: needs torch, which the server does not.
 FROM ${PYTHON_IMAGE} AS export
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 HF_HUB_OFFLINE=1
-# embedded, onnx or tensorrt; tensorrt exports the graphs that plans are built from.
+# embedded or onnx; plans of TensorRT are built from the graphs of onnx, see plans.Dockerfile.
 ARG PROFILE=onnx
 WORKDIR /src
 COPY requirements requirements
@@ -21,10 +21,11 @@ FROM ${TRITON_IMAGE} AS environments
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY requirements requirements
-RUN python3 -m venv /opt/canopy/server \
-    && /opt/canopy/server/bin/pip install --requirement requirements/server.txt \
-    && python3 -m venv /opt/canopy/probe \
-    && /opt/canopy/probe/bin/pip install --requirement requirements/probe.txt
+# Without pip of their own: Ubuntu's Python can make such ones without further packages, and servers have no use for it.
+RUN python3 -m venv --without-pip /opt/canopy/server \
+    && python3 -m pip --python /opt/canopy/server/bin/python install --requirement requirements/server.txt \
+    && python3 -m venv --without-pip /opt/canopy/probe \
+    && python3 -m pip --python /opt/canopy/probe/bin/python install --requirement requirements/probe.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY python_backend python_backend
 COPY export export
@@ -32,9 +33,8 @@ COPY milvus milvus
 COPY client client
 COPY local local
 COPY training training
-RUN /opt/canopy/server/bin/pip install --no-deps . \
-    && /opt/canopy/probe/bin/pip install --no-deps . \
-    && rm -rf /opt/canopy/*/lib/python3*/site-packages/pip /opt/canopy/*/bin/pip*
+RUN python3 -m pip --python /opt/canopy/server/bin/python install --no-deps . \
+    && python3 -m pip --python /opt/canopy/probe/bin/python install --no-deps .
 
 FROM ${TRITON_IMAGE}
 # Compilers are of no use to this server, and of much to whoever breaks into it. Only the programs go: packages that

