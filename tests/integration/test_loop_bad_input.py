@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import subprocess
@@ -105,13 +106,14 @@ async def opened(evidence_url: str, place: str) -> AsyncIterator[tuple[AsyncCano
         await corpus.close()
 
 
-def dropping(corpus: AsyncCorpus) -> Callable[[], Awaitable[None]]:
-    """Drops the corpus below its open client, as somebody else may."""
+def dropping(corpus: AsyncCorpus, place: str) -> Callable[[], Awaitable[None]]:
+    """Drops the collections below an open corpus, as somebody else may."""
 
-    async def drop() -> None:
-        await asyncio.to_thread(corpus.corpus.drop)
+    def drop() -> None:
+        with Corpus.open(place, revision=corpus.corpus.revision, dimension=corpus.corpus.dimension) as other:
+            other.drop()
 
-    return drop
+    return functools.partial(asyncio.to_thread, drop)
 
 
 async def ask(client: AsyncCanopyClient, corpus: AsyncCorpus, critic: Any, **options: Any) -> Answer:
@@ -121,7 +123,7 @@ async def ask(client: AsyncCanopyClient, corpus: AsyncCorpus, critic: Any, **opt
 
 async def test_a_corpus_that_is_dropped_in_round_2_leaves_the_evidence(evidence_url: str, lite: str) -> None:
     async with opened(evidence_url, lite) as (client, corpus):
-        answer = await ask(client, corpus, Script(dropping(corpus)))
+        answer = await ask(client, corpus, Script(dropping(corpus, lite)))
     assert (answer.stop, answer.text) == ("retrieval_failed", "Ada Brannick [1].")
     assert len(answer.evidence) == 3
     assert [one.query for one in answer.rounds] == [QUESTION, FOLLOW_UP]
@@ -244,7 +246,7 @@ async def test_servers_that_are_down_from_the_start_are_errors(evidence_url: str
         # Without compression nobody misses it.
         whole = await loop.answer(QUESTION, options=LoopOptions(compress=False, max_rounds=1), deadline_s=20)
         assert whole.text == "Ada Brannick [1]."
-        await dropping(corpus)()
+        await dropping(corpus, lite)()
         loop = Orchestrator(MilvusRetriever(corpus, client.embed_query), client, Reader())
         with pytest.raises((RetrievalError, ServerUnavailable)):
             await loop.answer(QUESTION, deadline_s=20)
@@ -272,7 +274,7 @@ async def test_the_real_model_reads_hostile_items(
 def test_the_command_tells_a_model_that_is_down(evidence_url: str, lite: str) -> None:
     done = subprocess.run(
         [str(CANOPY), "ask", QUESTION, "--json", "--k", "2", "--no-compress"],
-        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
         env=os.environ | {"CANOPY_URL": evidence_url, "CANOPY_CRITIC_URL": "127.0.0.1:1", "MILVUS_URI": lite},
     )  # fmt: skip
     assert done.returncode == 1
