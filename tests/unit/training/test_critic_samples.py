@@ -119,7 +119,7 @@ def test_the_classifier_learns_both_labels_alike() -> None:
     lookups = [about_table(place, f"Which is {place}?", (0,)) for place in range(9)]
     scans = [about_table(10 + place, f"How many are {place}?", (0, 1)) for place in range(3)]
     answers = [sample.answer for story in classifier_stories([*lookups, *scans], 20, seed=0) for sample in story]
-    assert sorted(answers) == ['{"label": "aggregate"}'] * 3 + ['{"label": "lookup"}'] * 3
+    assert sorted(answers) == ['{"label":"aggregate"}'] * 3 + ['{"label":"lookup"}'] * 3
 
 
 def test_gold_items_are_those_of_the_data_in_the_order_of_the_hops() -> None:

@@ -206,8 +206,8 @@ def write_data(folder: Path) -> Path:
 def run(data: Path, model: Path, out: Path, source: Source, **changed: object) -> None:
     given = {
         "tables": None, "start": None, "encoder": source.path, "encoder_adapter": Path("none"), "split": "train",
-        "dev_split": "", "limit": None, "dev_limit": None, "passes": 1, "table_questions": 0, "rank": 2, "alpha": None,
-        "first_layer": 0, "learning_rate": 0.01, "batch": 1, "max_tokens": 9000, "seed": 0,
+        "dev_split": "", "limit": None, "dev_limit": None, "passes": 1, "at_most": 0, "table_questions": 0, "rank": 2,
+        "alpha": None, "first_layer": 0, "learning_rate": 0.01, "batch": 1, "max_tokens": 9000, "seed": 0,
     }  # fmt: skip
     command.train_critic(data=[data], model=model, out=out, **(given | changed))  # type: ignore[arg-type]
 

@@ -58,6 +58,7 @@ def train_critic(
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions of each data set.")] = None,
     dev_limit: Annotated[int | None, typer.Option(min=1, help="The same for the split to compare on.")] = None,
     passes: Annotated[int, typer.Option(help="Stories of each question.")] = _D.passes,
+    at_most: Annotated[int, typer.Option("--stories", help="Stories at most; 0 for all.")] = _D.stories,
     table_questions: Annotated[int, typer.Option(help="Questions about tables, at most.")] = _D.table_questions,
     rank: Annotated[int, typer.Option(help="Rank of the LoRA matrices.")] = _D.rank,
     alpha: Annotated[float | None, typer.Option(help="Their scale; by default twice the rank.")] = None,
@@ -69,8 +70,9 @@ def train_critic(
 ) -> None:
     """Fine-tune a small chat model as the loop's critic; the result is a LoRA adapter."""
     settings = _settings(
-        passes=passes, table_questions=table_questions, rank=rank, alpha=2.0 * rank if alpha is None else alpha,
-        first_layer=first_layer, learning_rate=learning_rate, batch=batch, max_tokens=max_tokens, seed=seed,
+        passes=passes, stories=at_most, table_questions=table_questions, rank=rank,
+        alpha=2.0 * rank if alpha is None else alpha, first_layer=first_layer,
+        learning_rate=learning_rate, batch=batch, max_tokens=max_tokens, seed=seed,
     )  # fmt: skip
     every = read_questions(data)
     questions = first_of_each([one for one in every if one.split == split], limit)

@@ -129,7 +129,7 @@ def counts(stories: Sequence[Sequence[Sample]]) -> dict[str, int]:
     result: dict[str, int] = {}
     for story in stories:
         for sample in story:
-            said = "" if sample.role != "critic" else " yes" if '"sufficient": "yes"' in sample.answer else " no"
+            said = "" if sample.role != "critic" else " yes" if '"sufficient":"yes"' in sample.answer else " no"
             result[sample.role + said] = result.get(sample.role + said, 0) + 1
     return dict(sorted(result.items()))
 

@@ -94,7 +94,7 @@ def critic_sample(searched: Searched, evidence: Sequence[Evidence], gaps: Sequen
     if right is None:
         return None
     text = _ASSEMBLER.assemble(evidence).text
-    return Sample("critic", critic_messages(searched.question, text, gaps), json.dumps(right, ensure_ascii=False))
+    return Sample("critic", critic_messages(searched.question, text, gaps), _json(right))
 
 
 def reader_sample(searched: Searched, evidence: Sequence[Evidence]) -> Sample:
@@ -130,7 +130,7 @@ def classifier_stories(questions: Sequence[Question], n: int, *, seed: int) -> l
             by_label[label].append(question)
     each = min(n // 2, *map(len, by_label.values()))
     chosen = [
-        Sample("classifier", classifier_messages(question.question), json.dumps({"label": label}))
+        Sample("classifier", classifier_messages(question.question), _json({"label": label}))
         for label, found in by_label.items()
         for question in draw.sample(found, each)
     ]
@@ -241,6 +241,11 @@ def _mentioned(gold: GoldItem, searched: Searched, evidence: Sequence[Evidence])
 
 def _hop(gold: GoldItem, number: int | None) -> str:
     return f"{plain(gold.title)} {'not found' if number is None else f'[{number}]'}"
+
+
+def _json(value: dict[str, str]) -> str:
+    """JSON without white space, as a server that holds the schema writes it: with other tokens the model is lost."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _verdict(rationale: str, answer: str, sufficient: str, missing: str = "", query: str = "") -> dict[str, str]:

@@ -34,6 +34,7 @@ class CriticSettings(msgspec.Struct, frozen=True, kw_only=True):
         weight_decay: Of AdamW.
         clip: Largest norm of the gradient.
         passes: Stories that are made of each question, each another.
+        stories: Most stories, the first of their order; 0 for all.
         table_questions: Questions about tables that the classifier learns from, at most.
         batch: Stories of one step.
         max_tokens: Longest story; longer ones are left out and counted.
@@ -49,6 +50,7 @@ class CriticSettings(msgspec.Struct, frozen=True, kw_only=True):
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     clip: Annotated[float, Meta(gt=0)] = 1.0
     passes: Annotated[int, Meta(ge=1, le=100)] = 1
+    stories: Annotated[int, Meta(ge=0)] = 0
     table_questions: Annotated[int, Meta(ge=0)] = 80
     batch: Annotated[int, Meta(ge=1, le=1024)] = 4
     max_tokens: Annotated[int, Meta(ge=256)] = 2300
@@ -113,7 +115,7 @@ def fit(
     Raises:
         TrainingError: There is nothing to learn from, the loss is not finite, or the state cannot be used.
     """
-    packs = [model.pack(story) for story in stories]
+    packs = [model.pack(story) for story in stories[: settings.stories or None]]
     fitting = [one for one in packs if len(one.ids) <= settings.max_tokens]
     if not fitting:
         raise TrainingError(f"no story of at most {settings.max_tokens} tokens to learn from")
