@@ -47,7 +47,7 @@ _UNSEEN: Final = """\
 - Whether the images build, and how large they are; whether the servers start in them as they do from pip packages.
 - Whether drain, budgets and connection age keep a rolling restart without a lost request.
 - Autoscaling, network policies, volumes, Milvus' own chart, GPUs, TensorRT plans, vLLM in a container.
-- Dashboard and alerts in Grafana and over days. By hand, Prometheus 2.42 read a real Triton on one machine for a minute:
+- Dashboard and alerts in Grafana and over days. By hand, Prometheus 2.42 read a real Triton for a minute:
   rules were healthy, no alert fired, and 17 of the 29 queries gave series; the others need failures, a GPU, a critic or
   Kubernetes' exporters."""
 
