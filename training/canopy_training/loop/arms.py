@@ -79,7 +79,7 @@ ARMS: Final[tuple[Arm, ...]] = (
     Arm(name="critic-10-follow-5", critic="model", follow_up_k=5),
     Arm(name="critic-10-follow-3", critic="model", follow_up_k=3),
     Arm(name="oracle-5", k=5, critic="oracle"),
-    Arm(name="oracle-10", critic="oracle", reads=True),
+    Arm(name="oracle-10", critic="oracle"),
     Arm(name="oracle-20", k=20, critic="oracle"),
     Arm(name="oracle-10-whole", critic="oracle", compress=False),
     Arm(name="oracle-10-follow-3", critic="oracle", follow_up_k=3),
