@@ -150,5 +150,5 @@ def _judged(figures: Sampled, loops: Mapping[str, bool]) -> Iterator[Aim]:
                 wanted=goal.wanted,
                 arm=arm,
                 value=estimate,
-                hit=bool(np.isfinite(value)) and goal.within(value),
+                hit=bool(np.isfinite(value)) and goal.within(round(value, 9)),
             )
