@@ -20,6 +20,8 @@ Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 STAGES: Final = ("retrieve", "compress", "classify", "critic", "reader", "total", "overhead", "processor")
+#: Digits of a figure in the report.
+_DIGITS: Final = 6
 ROLES: Final = ("critic", "classifier", "reader")
 
 
@@ -94,7 +96,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         name: ``all`` or a data set.
         questions: Questions that every arm worked on.
         metrics: By arm and figure; :data:`METRICS` defines them.
-        differences: By arm and figure, less the single round's, paired; none for that arm itself.
+        differences: By arm and figure, less the single round's, paired; none for that arm itself, nor of
+            seconds and of single roles.
         stops: By arm, how often the loop ended for each reason.
     """
 
@@ -180,6 +183,7 @@ def summarise(name: str, arms: Mapping[str, Sequence[Outcome]], rows: BoolArray,
             differences[arm] = {
                 metric: _estimate(value - base, samples - bases)
                 for metric, (value, samples) in own.items()
+                if not metric.startswith(("seconds_", "calls_"))
                 for base, bases in [figures.of(BASELINE, metric)]
             }
         stops[arm] = dict(Counter(one.stop for one, keep in zip(outcomes, rows.tolist(), strict=True) if keep))
@@ -187,5 +191,8 @@ def summarise(name: str, arms: Mapping[str, Sequence[Outcome]], rows: BoolArray,
 
 
 def _estimate(value: float, samples: Float64Array) -> Estimate:
+    """A figure with its interval, to as many digits as mean something."""
     (one,) = estimates(np.array([value]), samples[:, None])
-    return one
+    if one.value is None or one.low is None or one.high is None:
+        return one
+    return Estimate(value=round(one.value, _DIGITS), low=round(one.low, _DIGITS), high=round(one.high, _DIGITS))
