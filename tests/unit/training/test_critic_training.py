@@ -212,7 +212,9 @@ def run(data: Path, model: Path, out: Path, source: Source, **changed: object) -
     command.train_critic(data=[data], model=model, out=out, **(given | changed))  # type: ignore[arg-type]
 
 
-def test_the_command_leaves_an_adapter_and_its_record(folder: Path, tmp_path: Path, source: Source) -> None:
+def test_the_command_leaves_an_adapter_and_its_record(
+    folder: Path, tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     run(write_data(tmp_path), folder, out, source)
     assert sorted(file.name for file in out.iterdir()) == [
@@ -222,8 +224,13 @@ def test_the_command_leaves_an_adapter_and_its_record(folder: Path, tmp_path: Pa
     assert (record.questions, record.stories, record.settings.alpha) == (2, 2, 4.0)
     assert set(record.files) == {"data.jsonl"}
     assert record.dev is None
-    run(tmp_path / "data.jsonl", folder, tmp_path / "second", source, start=out)
+    monkeypatch.setattr(command, "MAX_TOKENS", 4)
+    run(tmp_path / "data.jsonl", folder, tmp_path / "second", source, start=out, dev_split="dev", dev_limit=1)
     second = CriticRun.load(tmp_path / "second")
+    assert second.dev == second.dev_base
+    assert second.dev is not None
+    assert (second.dev.questions, second.dev.unreadable) == (1, 1)
+    assert "| verdict right | 0.0 % | 0.0 % |" in (tmp_path / "second" / "README.md").read_text()
     assert len(second.started_from) == 64
     assert second.history[0]["loss"] < record.history[0]["loss"]
     with pytest.raises(TrainingError, match="start from it with --rank 2 --alpha 4 --first-layer 0"):
