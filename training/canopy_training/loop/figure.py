@@ -57,7 +57,9 @@ def _curves(axis: Any, scope: Scope, arms: Iterable[Arm], metric: str) -> dict[s
             if len(ordered) == 1 and arm.follow_up_k is None:
                 continue
             name = str(arm.k) if arm.follow_up_k is None else f"{arm.k}+{arm.follow_up_k}"
-            axis.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6.5, color=style["color"])
+            # Below for arms of their own, which stand where a curve's labels are.
+            offset = (4, 4) if arm.follow_up_k is None else (-8, -10)
+            axis.annotate(name, (x, y), textcoords="offset points", xytext=offset, fontsize=6.5, color=style["color"])
     return handles
 
 
