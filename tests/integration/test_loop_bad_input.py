@@ -150,6 +150,8 @@ async def test_a_milvus_server_that_dies_in_round_2_leaves_the_evidence(
     async with AsyncCanopyClient(evidence_url) as client:
         encoder = await client.encoder()
         corpus = await AsyncCorpus.open(milvus.uri, revision=encoder.revision, dimension=encoder.dimension)
+        # What was just written is seen by a search that asks for it, and by those after it.
+        assert await corpus.search((await client.embed_query([QUESTION]))[0], 3, read_your_writes=True)
         started = time.monotonic()
         answer = await ask(client, corpus, Script(die))
     # Searched again until the time for searching was up, or refused before.
