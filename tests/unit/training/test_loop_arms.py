@@ -219,3 +219,12 @@ def test_an_arm_that_was_run_is_taken_again_under_equal_conditions_only(tmp_path
     (file,) = (tmp_path / "kept").iterdir()
     file.write_bytes(b"{")
     assert kept.load(arm) is None
+
+
+@pytest.mark.parametrize(("failed", "kept"), [(0, True), (1, True), (2, False)])
+def test_an_arm_of_which_much_failed_is_run_again(tmp_path: Path, failed: int, kept: bool) -> None:
+    arm = Arm(name="single-10")
+    whole = [outcome(f"q{n}", (1, 1, 10)) for n in range(20 - failed)]
+    store = Kept(tmp_path / "kept", SETTING, ["toy q"])
+    store.store(run(arm, *whole, *(outcome(f"f{n}") for n in range(failed))))
+    assert (store.load(arm) is not None) is kept

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from canopy_training.evaluation.report import write
 from canopy_training.loop.arms import Arm
 from canopy_training.loop.report import ArmRun, Setting
+
+#: Share of an arm's questions that may fail by themselves; beyond it the arm is run again.
+MOST_FAILED: Final = 0.05
 
 
 class Kept:
@@ -33,7 +37,9 @@ class Kept:
             return None
 
     def store(self, run: ArmRun) -> None:
-        """Keep an arm."""
+        """Keep an arm, unless so much of it failed that a server must have been gone."""
+        if sum(bool(one.error) for one in run.outcomes) > MOST_FAILED * len(run.outcomes):
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         write(self._file(run.arm), msgspec.json.encode(run))
 
