@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
+from canopy_backend.addresses import MASK, shown_address
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
 from canopy_client.options import LoopOptions, Tables
@@ -23,7 +24,6 @@ _PORTS: Final = {"url": "CANOPY_GRPC_PORT", "critic_url": "CANOPY_CRITIC_GRPC_PO
 #: Who judges the evidence: the language model, or the critic that follows names.
 CriticKind: TypeAlias = Literal["llm", "titles"]
 
-MASK: Final = "***"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
@@ -153,10 +153,10 @@ class Settings:
             )
 
     def shown(self) -> dict[str, str]:
-        """Values by name, as text, secrets masked."""
+        """Values by name, as text; secrets are masked, and so are user, password and query of addresses."""
         values = {one.name: (one.secret, getattr(self, one.name)) for one in self.describe()}
         return {
-            name: MASK if secret and value else "" if value is None else str(value)
+            name: MASK if secret and value else "" if value is None else shown_address(str(value))
             for name, (secret, value) in values.items()
         }
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from canopy_backend.errors import InvalidRequest, LimitExceeded
+
+#: Digits of a limit: what 64 bits hold. Far longer numbers are refused by Python itself.
+_MOST_DIGITS: Final = 18
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +58,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         for name in cls.__struct_fields__:
             if name in parameters:
                 text = parameters[name]
-                if not text.isdecimal() or int(text) < 1:
-                    raise InvalidRequest(f"parameter {name!r}: {text!r} is not a positive integer")
+                if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
+                    raise InvalidRequest(f"parameter {name!r}: {text!r:.40} is not a positive integer")
                 values[name] = int(text)
         return cls(**values)
 

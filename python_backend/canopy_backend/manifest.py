@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from canopy_backend.errors import ExportError
+from canopy_backend.reading import UNREADABLE, told
 
 #: Name of the manifest in an encoder's folder of the model repository.
 MANIFEST_FILE: Final = "manifest.json"
@@ -87,8 +88,8 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(f"encoder manifest {str(file)!r}: {error.strerror or error}; run the export") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ExportError(f"encoder manifest {str(file)!r}: {error}; run the export again") from None
+        except UNREADABLE as error:
+            raise ExportError(f"encoder manifest {str(file)!r}: {told(error)}; run the export again") from None
 
     def save(self, path: str | Path) -> None:
         """Write the manifest, all of it or nothing; ``path`` as in :meth:`load`."""
@@ -156,8 +157,8 @@ class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(f"adapter card {str(file)!r}: {error.strerror or error}") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ExportError(f"adapter card {str(file)!r}: {error}") from None
+        except UNREADABLE as error:
+            raise ExportError(f"adapter card {str(file)!r}: {told(error)}") from None
 
     def save(self, folder: str | Path) -> None:
         """Write the card into an adapter's folder, all of it or nothing."""

@@ -11,6 +11,7 @@ import msgspec
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import Sha256, file_sha256
+from canopy_backend.reading import UNREADABLE, told
 
 #: Name of the description beside a plan.
 PLAN_CARD: Final = "plan.json"
@@ -48,8 +49,8 @@ class PlanCard(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(f"plan description {str(file)!r}: {error.strerror or error}; build the plan") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ExportError(f"plan description {str(file)!r}: {error}; build the plan again") from None
+        except UNREADABLE as error:
+            raise ExportError(f"plan description {str(file)!r}: {told(error)}; build the plan again") from None
 
     def save(self, folder: Path) -> None:
         """Write the description, all of it or nothing."""
