@@ -1,4 +1,7 @@
-"""One target under atheris, in a process of its own: ``python -m canopy_fuzz.child NAME FOLDER [libFuzzer's flags]``.
+"""One target in a process of its own: ``python -m canopy_fuzz.child NAME FOLDER EVERY [libFuzzer's flags]``.
+
+With flags it runs under atheris. Without any it runs ``EVERY`` mutations of what was kept, and nothing is instrumented:
+what memory is gained then is the decoder's own.
 
 What was run is written to ``FOLDER/NAME.marks``, a JSON line at each mark: executions, how many of them were taken,
 seconds of the processor, its slowest input, resident memory. The input that is being run stands in ``FOLDER/NAME.now``,
@@ -15,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final
+
+from canopy_fuzz.mutations import mutations
 
 #: Most seconds of the processor that one input may take; a stopped or busy machine does not count.
 LONGEST_S: Final = 10.0
@@ -51,10 +56,12 @@ class Watched:
         self._taken += self._execute(data)
         seconds = time.perf_counter() - started
         if seconds > self._slowest:
-            # Once more: the machine may have been busy, or stopped, and the clock of the processor is too coarse.
-            started = time.perf_counter()
-            self._execute(data)
-            self._slowest = max(self._slowest, min(seconds, time.perf_counter() - started))
+            # Some times more: a busy machine makes any input slow, and the clock of the processor is too coarse.
+            for _ in range(5):
+                started = time.perf_counter()
+                self._execute(data)
+                seconds = min(seconds, time.perf_counter() - started)
+            self._slowest = max(self._slowest, seconds)
         self._count += 1
         if self._count % self._every == 0:
             self.mark()
@@ -72,11 +79,28 @@ class Watched:
         self._marks.flush()
 
 
+def plain(name: str, folder: Path, count: int) -> None:
+    """Run mutations of a target's corpus without instrumentation, and print the bytes that memory gained once warm."""
+    from canopy_fuzz.targets import TARGETS
+
+    target = TARGETS[name]
+    kept = [path.read_bytes() for path in sorted((folder / "corpus" / name).iterdir())]
+    warm = 0
+    for place, data in enumerate(mutations(target, count, kept)):
+        target.execute(data)
+        if place == int(WARM_SHARE * count):
+            warm = resident_bytes()
+    print(resident_bytes() - warm)
+
+
 def main() -> None:
     """Run one target until libFuzzer's flags end it."""
+    name, folder, every, *flags = sys.argv[1:]
+    if not flags:
+        plain(name, Path(folder), int(every))
+        return
     import atheris
 
-    name, folder, every, *flags = sys.argv[1:]
     with atheris.instrument_imports(include=_PACKAGES):
         from canopy_fuzz.targets import TARGETS
     target = TARGETS[name]

@@ -16,8 +16,11 @@ from canopy_fuzz.kinds import Target
 
 #: Marks that a run leaves.
 _MARKS: Final = 20
-#: Resident memory that a run may gain after it is warm: libFuzzer keeps its own inputs and tables in it.
-GROWTH_BYTES: Final = 64 << 20
+#: Executions without instrumentation, and those of targets that run by time.
+PLAIN: Final = 50_000
+_PLAIN_DEAR: Final = 1000
+#: Resident memory that these may gain after they are warm.
+GROWTH_BYTES: Final = 8 << 20
 _STATUS: Final = re.compile(r"#(\d+)\s+(?:DONE|NEW|REDUCE|pulse|INITED)\s.*?ft: (\d+) corp: (\d+)")
 _SIGPROF: Final = -27
 #: libFuzzer's own bound counts the time of the day, in which a machine may be busy with something else.
@@ -39,6 +42,7 @@ class Outcome:
         slowest_s: Seconds of the slowest input.
         warm_bytes: Resident memory after the first tenth.
         end_bytes: Resident memory at the end.
+        gained_bytes: What memory gained in the executions without instrumentation.
         finding: What was wrong, and where the input lies; empty for nothing.
     """
 
@@ -52,6 +56,7 @@ class Outcome:
     slowest_s: float
     warm_bytes: int
     end_bytes: int
+    gained_bytes: int
     finding: str
 
 
@@ -82,10 +87,19 @@ def run(target: Target, folder: Path, *, runs: int, seed: int, seconds: int | No
     log = folder / f"{target.name}.log"
     with log.open("wb") as output:
         code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-    return _outcome(target, folder, code, log.read_text(encoding="utf-8", errors="replace"))
+    gained = _gained(target, folder)
+    return _outcome(target, folder, code, log.read_text(encoding="utf-8", errors="replace"), gained)
 
 
-def _outcome(target: Target, folder: Path, code: int, log: str) -> Outcome:
+def _gained(target: Target, folder: Path) -> int:
+    """Bytes that memory gains where nothing is instrumented."""
+    count = PLAIN if target.seconds is None else _PLAIN_DEAR
+    command = [sys.executable, "-m", "canopy_fuzz.child", target.name, str(folder), str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    return int(done.stdout.split()[-1])
+
+
+def _outcome(target: Target, folder: Path, code: int, log: str, gained: int) -> Outcome:
     marks = [json.loads(line) for line in (folder / f"{target.name}.marks").read_text("ascii").splitlines()]
     last: dict[str, Any] = marks[-1] if marks else dict.fromkeys(
         ("executions", "taken", "cpu_s", "slowest_s", "rss_bytes"), 0
@@ -103,11 +117,12 @@ def _outcome(target: Target, folder: Path, code: int, log: str) -> Outcome:
         slowest_s=last["slowest_s"],
         warm_bytes=warm["rss_bytes"],
         end_bytes=last["rss_bytes"],
-        finding=_finding(target, folder, code, log, last["rss_bytes"] - warm["rss_bytes"]),
+        gained_bytes=gained,
+        finding=_finding(target, folder, code, log, gained),
     )
 
 
-def _finding(target: Target, folder: Path, code: int, log: str, growth: int) -> str:
+def _finding(target: Target, folder: Path, code: int, log: str, gained: int) -> str:
     if code == _SIGPROF:
         now = (folder / f"{target.name}.now").read_bytes()
         kept = folder / f"{target.name}-hang"
@@ -120,8 +135,8 @@ def _finding(target: Target, folder: Path, code: int, log: str, growth: int) -> 
         files = sorted(str(one) for one in folder.glob(f"{target.name}-*-*"))
         told = raised[0].strip()[:160] if raised else "see its log"
         return f"exit code {code}: {told} ({', '.join(files) or 'no input kept'})"
-    if growth > GROWTH_BYTES:
-        return f"memory grew by {growth >> 20} MiB"
+    if gained > GROWTH_BYTES:
+        return f"memory grew by {gained >> 20} MiB"
     return ""
 
 

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import random
-from collections.abc import Iterator
 
 import pytest
 from canopy_fuzz import parent, report
 from canopy_fuzz.kinds import Target
+from canopy_fuzz.mutations import mutations
 from canopy_fuzz.targets import TARGETS
 
 EXECUTIONS = 250
 #: Targets whose inputs are dear: pictures and clips.
 DEAR = 25
 LIBRARIES = {"images": ["PIL"], "clips": ["av", "PIL"]}
-
-
-def mutations(target: Target, count: int) -> Iterator[bytes]:
-    """Seeds, and seeds with bytes changed, cut out, repeated and put in; the same each time."""
-    choose = random.Random(target.name)
-    seeds = [*target.seeds(), b""]
-    yield from seeds
-    for _ in range(count):
-        data = bytearray(choose.choice(seeds))
-        for _ in range(choose.randint(1, 4)):
-            place = choose.randint(0, len(data))
-            kind = choose.randrange(5)
-            if kind == 0 and place < len(data):
-                data[place] = choose.randrange(256)
-            elif kind == 1:
-                del data[place : place + choose.randint(1, 8)]
-            elif kind == 2 and target.words:
-                data[place:place] = choose.choice(target.words)
-            elif kind == 3:
-                data[place:place] = data[max(0, place - choose.randint(1, 16)) : place]
-            else:
-                data[place:place] = choose.randbytes(choose.randint(1, 4))
-        yield bytes(data[: target.max_len])
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -69,8 +45,10 @@ def test_an_error_that_is_not_allowed_is_a_finding() -> None:
 
 
 def test_a_row_of_the_page_tells_a_run() -> None:
-    outcome = parent.Outcome("x", "a thing", 1_000_000, 250_000, 50.0, 123, 45, 0.0125, 80 << 20, 85 << 20, "")
-    assert report.line(outcome) == ("| x | a thing | 1,000,000 | 25.0% | 50 | 20,000 | 123 | 12.5 | 80 | 85 | none |")
+    outcome = parent.Outcome("x", "a thing", 1_000_000, 250_000, 50.0, 123, 45, 0.0125, 80 << 20, 85 << 20, 0, "")
+    assert report.line(outcome) == (
+        "| x | a thing | 1,000,000 | 25.0% | 50 | 20,000 | 123 | 12.5 | 80 | 85 | 0.0 | none |"
+    )
     kept = {"x": {**{name: getattr(outcome, name) for name in parent.Outcome.__dataclass_fields__}, "seed": 1}}
     kept["x"]["libraries"] = {"atheris": "3"}
     page = report.text(kept, {"x": TARGETS["items"], "images": TARGETS["images"]})
