@@ -150,8 +150,8 @@ class TritonLanguageModel:
                 size += len(chunks[-1].text)
                 if size > MAX_REPLY_BYTES:
                     raise CriticError(f"an answer of more than {MAX_REPLY_BYTES} bytes")
-        except grpc.aio.AioRpcError as error:
-            mapped = call_error(error, self._url)
+        except (grpc.aio.AioRpcError, ServerUnavailable) as error:
+            mapped = error if isinstance(error, CanopyError) else call_error(error, self._url)
             if chunks and not isinstance(mapped, DeadlineExceeded):
                 raise CriticError(f"the stream broke after {len(chunks)} messages: {mapped}") from None
             raise mapped from None
