@@ -122,7 +122,7 @@ class OpenAILanguageModel:
         """Answer a chat; see :class:`canopy_client.llm.base.LanguageModel`."""
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "messages": [{"role": message.role, "content": _content(message)} for message in messages],
             "max_tokens": max_tokens,
             "temperature": 0,
         }
@@ -179,6 +179,18 @@ def _header_value(key: str) -> str:
             "the language model's key holds a space at an end, a line end or another character that no header can carry"
         )
     return key
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """A message's content: text, or its parts where it has pictures."""
+    if not message.pictures:
+        return message.content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{part.base64}"}}
+        for part in message.parts()
+    ]
 
 
 def completion_of(content: bytes, name: str) -> Completion:

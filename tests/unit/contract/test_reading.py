@@ -25,6 +25,7 @@ from canopy_backend.evidence import decode_evidence
 from canopy_backend.items import bring_trees, decode_item
 from canopy_backend.limits import Limits
 from canopy_backend.manifest import CARD_FILE, MANIFEST_FILE, AdapterCard, EncoderManifest
+from canopy_backend.plan_card import PLAN_CARD, PlanCard
 from canopy_backend.reading import UNREADABLE, told
 from canopy_backend.sources import read_items
 from canopy_backend.sources.lines import holds_items
@@ -38,7 +39,6 @@ from canopy_client.llm.triton import schema_parameter
 from canopy_client.parsing import fields, one_line
 from canopy_client.router import ALL, parse_corpora
 from canopy_client.status import error_from_status, shifted
-from canopy_export.tensorrt.plans import PLAN_CARD, PlanCard
 from canopy_milvus.rows import decode_row
 from canopy_training.data import read_questions
 
@@ -185,6 +185,15 @@ def test_rows_with_text_that_is_no_base64_are_named() -> None:
     for tree in ("é", "\ud800", "a", "ab=c"):
         with pytest.raises(RetrievalError, match="row 'a' is not one of this project's"):
             decode_row({"item_id": "a", "item": [item], "tree": [tree], "tree_stored": True})
+
+
+@pytest.mark.parametrize("profiles", ["{}", '{"p":{}}', '{"p":{"input_ids":[[1],[1],[]]}}'])
+def test_a_plan_without_a_shape_is_no_plan(profiles: str, tmp_path: Path) -> None:
+    hashed = "0" * 64
+    card = f'{{"onnx":{{}},"plan":"{hashed}","tensorrt":"1","capability":"9.0","profiles":{profiles}}}'
+    (tmp_path / PLAN_CARD).write_text(card)
+    with pytest.raises(ExportError, match="build the plan again"):
+        PlanCard.load(tmp_path)
 
 
 def test_reasons_are_told_without_the_text_that_was_read() -> None:

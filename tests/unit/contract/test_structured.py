@@ -24,12 +24,12 @@ from canopy_backend.evidence import decode_evidence, encode_evidence
 from canopy_backend.fragments import fragment, render
 from canopy_backend.items import decode_item, encode_item
 from canopy_backend.manifest import CARD_FILE, MANIFEST_FILE, AdapterCard, EncoderManifest
+from canopy_backend.plan_card import PLAN_CARD, PlanCard
 from canopy_backend.triton.options import COMPRESS_OPTIONS, parse_options
 from canopy_backend.triton.sampling import parse_sampling
 from canopy_client import trace
 from canopy_client.llm.openai import completion_of
 from canopy_client.view import page
-from canopy_export.tensorrt.plans import PLAN_CARD, PlanCard
 from canopy_milvus.rows import decode_row
 
 values = st.recursive(

@@ -12,13 +12,13 @@ import msgspec
 
 from canopy_backend.errors import ExportError, InvalidRequest
 from canopy_backend.manifest import CARD_FILE, MANIFEST_FILE, AdapterCard, EncoderManifest
+from canopy_backend.plan_card import PLAN_CARD, PlanCard
 from canopy_client import trace
 from canopy_client.answer import Answer, Cited, HitRecord, Original, Round
 from canopy_client.verdict import Verdict
 from canopy_client.view import page, pictures
 from canopy_client.view.check import check
 from canopy_client.view.page import data as page_data
-from canopy_export.tensorrt.plans import PLAN_CARD, PlanCard
 from canopy_fuzz.kinds import Target
 from canopy_fuzz.targets.examples import ITEMS, evidence_of, tree_of
 from canopy_fuzz.targets.memory import InMemory
@@ -61,7 +61,9 @@ def manifests(data: bytes) -> None:
     elif kind == 1:
         assert AdapterCard.load(_folder()).branching >= 2
     else:
-        PlanCard.load(_folder()).require(_folder() / "model.plan", tensorrt="1", capability="9.0")
+        card = PlanCard.load(_folder())
+        card.rows()
+        card.require(_folder() / "model.plan", tensorrt="1", capability="9.0")
 
 
 def _trace_seeds() -> list[bytes]:
