@@ -66,7 +66,7 @@ async def open_session(settings: Settings, *, trace: bool = False) -> AsyncItera
             MilvusRetriever(corpus, client.embed_query),
             client,
             llm,
-            critic=TitleCritic() if settings.critic == "titles" else None,
+            critic=TitleCritic() if settings.judged_by() == "titles" else None,
             options=settings.loop_options(trace=trace),
             assembler=assembler(settings),
         )

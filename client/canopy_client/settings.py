@@ -20,8 +20,13 @@ HOME: Final = _CHECKOUT / ".canopy" if (_CHECKOUT / "pyproject.toml").is_file() 
 #: Where the local stack's ports were moved, its clients follow, unless an endpoint is named.
 _PORTS: Final = {"url": "CANOPY_GRPC_PORT", "critic_url": "CANOPY_CRITIC_GRPC_PORT"}
 
-#: Who judges the evidence: the language model, or the critic that follows names.
-CriticKind: TypeAlias = Literal["llm", "titles"]
+#: The local stack's language model, by its folder.
+SMALL_MODEL: Final = "smollm2-135m-instruct"
+#: Items of a round that looks names up: they stand at the top or are not there (docs/results/loop.md).
+NAMED_ITEMS: Final = 3
+
+#: Who judges the evidence: the language model, the critic that follows names, or whichever does better.
+CriticKind: TypeAlias = Literal["auto", "llm", "titles"]
 
 MASK: Final = "***"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -72,11 +77,16 @@ class Settings:
     )
     k: int = field(default=10, metadata=_about("items retrieved in a round"))
     follow_up_k: int | None = field(
-        default=None, metadata=_about("items retrieved in rounds after the first; as many as in it if not given")
+        default=None,
+        metadata=_about(f"items retrieved in rounds after the first; by default as many, {NAMED_ITEMS} by titles"),
     )
     max_rounds: int = field(default=3, metadata=_about("most rounds of a question; 1 never searches again"))
     critic: CriticKind = field(
-        default="llm", metadata=_about("who judges the evidence: llm, or titles, which follows names without a model")
+        default="auto",
+        metadata=_about(
+            f"who judges the evidence: llm, titles, which follows names without a model, or auto: titles with "
+            f"{SMALL_MODEL}, else llm"
+        ),
     )
     compress: bool = field(default=True, metadata=_about("keep of each item only what answers the query"))
     tables: Tables = field(
@@ -136,7 +146,7 @@ class Settings:
             if getattr(settings, name) <= 0:
                 raise InvalidRequest(f"{known[name].flag}: {getattr(settings, name)} is not more than 0")
         if settings.critic not in get_args(CriticKind):
-            raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of llm, titles")
+            raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of auto, llm, titles")
         try:
             settings.loop_options()
         except InvalidRequest as error:
@@ -177,15 +187,29 @@ class Settings:
         Raises:
             InvalidRequest: A value is out of its range; begins with the setting's name.
         """
+        follow_up_k = self.follow_up_k
+        if follow_up_k is None and self.judged_by() == "titles":
+            follow_up_k = min(NAMED_ITEMS, self.k)
         return LoopOptions(
             k=self.k,
-            follow_up_k=self.follow_up_k,
+            follow_up_k=follow_up_k,
             max_rounds=self.max_rounds,
             compress=self.compress,
             tables=self.tables,
             routed=self.routed,
             trace=trace,
         )
+
+    def judged_by(self) -> Literal["llm", "titles"]:
+        """Who judges the evidence: what ``critic`` says, or by the model that would.
+
+        Following names finds as many of the missing items as the small model of the local stack does, with its adapter
+        and without it, and takes no time (docs/loop.md, "Which critic").
+        """
+        if self.critic != "auto":
+            return self.critic
+        folder = None if self.llm_url else self.model_files()
+        return "titles" if folder is not None and folder.name == SMALL_MODEL else "llm"
 
     def tls_options(self) -> Tls | None:
         """How to encrypt; ``None`` for plain text."""
@@ -197,7 +221,7 @@ class Settings:
 
     def model_files(self) -> Path | None:
         """The critic's model folder, the local stack's when nothing else is said; ``None`` when there is none."""
-        folder = self.model_folder or self.home / "models" / "smollm2-135m-instruct"
+        folder = self.model_folder or self.home / "models" / SMALL_MODEL
         return folder if folder.is_dir() else None
 
 
