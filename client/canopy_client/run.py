@@ -75,7 +75,7 @@ class Run:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """The whole question as a span. It is current in no block: the question is a generator, which others drive."""
-        self.span = telemetry.begin("question", canopy_request_id=self.id)
+        self.span = telemetry.begin("question", None, canopy_request_id=self.id)
         try:
             yield
         except BaseException as error:
@@ -103,7 +103,7 @@ class Run:
         """A new round with its query."""
         current = Round(number=number, query=query)
         self.round_span.end()
-        self.round_span = telemetry.begin("round", parent=self.span, canopy_round=number)
+        self.round_span = telemetry.begin("round", self.span, canopy_round=number)
         self.rounds.append(current)
         self.asked.add(_normal(query))
         return current

@@ -77,12 +77,12 @@ class Span:
         )
 
 
-def begin(name: str, *, parent: Span | None = None, kind: Kind = "INTERNAL", **attributes: Attribute) -> Span:
+def begin(name: str, parent: Span | None, *, kind: Kind = "INTERNAL", **attributes: Attribute) -> Span:
     """Begin a span that is not yet the current one.
 
     Args:
         name: What is done.
-        parent: The span around it; the current one where not given.
+        parent: The span around it; ``None`` for the current one.
         kind: ``CLIENT`` for a call of a server.
         attributes: As in :meth:`Span.set`.
     """
@@ -97,7 +97,7 @@ def begin(name: str, *, parent: Span | None = None, kind: Kind = "INTERNAL", **a
 @contextmanager
 def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Attribute) -> Iterator[Span]:
     """A block as a span; what is raised in it marks the span and goes on."""
-    one = begin(name, kind=kind, **attributes)
+    one = begin(name, None, kind=kind, **attributes)
     try:
         with one.active():
             yield one

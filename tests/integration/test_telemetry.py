@@ -6,6 +6,7 @@ tracing on, at rate 0: they record what brings a trace.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -70,7 +71,7 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                collector.take(body)
+                collector.take(body, self.headers["Content-Type"])
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", "0")
@@ -84,22 +85,8 @@ class Collector:
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
-    def take(self, body: bytes) -> None:
-        found = []
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            service = attributes(resource.resource)["service.name"]
-            for scope in resource.scope_spans:
-                found += [
-                    Span(
-                        service,
-                        one.name,
-                        one.trace_id.hex(),
-                        one.span_id.hex(),
-                        one.parent_span_id.hex(),
-                        attributes(one),
-                    )
-                    for one in scope.spans
-                ]
+    def take(self, body: bytes, kind: str) -> None:
+        found = list((spans_of_json if kind == "application/json" else spans_of_protobuf)(body))
         with self.lock:
             self.bodies.append(body)
             self.spans += found
@@ -125,8 +112,29 @@ class Collector:
         self.thread.join()
 
 
+def spans_of_protobuf(body: bytes) -> Iterator[Span]:
+    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        service = attributes(resource.resource)["service.name"]
+        for one in (span for scope in resource.scope_spans for span in scope.spans):
+            ids = (one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex())
+            yield Span(service, one.name, *ids, attributes(one))
+
+
 def attributes(holder: Any) -> dict[str, Any]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in holder.attributes}
+
+
+def spans_of_json(body: bytes) -> Iterator[Span]:
+    """Triton's exporter writes OTLP as JSON, ids in hex."""
+
+    def read(holder: dict[str, Any]) -> dict[str, Any]:
+        return {one["key"]: next(iter(one["value"].values())) for one in holder.get("attributes", [])}
+
+    for resource in json.loads(body)["resourceSpans"]:
+        service = read(resource["resource"])["service.name"]
+        for one in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
+            ids = (one["traceId"], one["spanId"], one.get("parentSpanId", ""))
+            yield Span(service, one["name"], *ids, read(one))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +190,7 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def asked(client_settings: Settings, collector: Collector) -> Asked:
+def asked(client_settings: Settings, collector: Collector) -> Asked:
     handler = Keeper()
     root = logging.getLogger()
     level = root.level
@@ -190,8 +198,7 @@ async def asked(client_settings: Settings, collector: Collector) -> Asked:
     root.setLevel(logging.DEBUG)
     try:
         with telemetry.exporting(collector.url, 1.0), request_id("order-7"):
-            async with open_session(client_settings) as session:
-                answer = await session.orchestrator.answer(f"What is {WORD}?", deadline_s=120)
+            answer = asyncio.run(_ask(client_settings))
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
@@ -203,6 +210,11 @@ async def asked(client_settings: Settings, collector: Collector) -> Asked:
     collector.wait(lambda spans: any(s.service == "canopy-vllm" for s in spans))
     time.sleep(1.0)
     return Asked(answer, handler.lines, collector.of(question.trace))
+
+
+async def _ask(settings: Settings) -> Answer:
+    async with open_session(settings) as session:
+        return await session.orchestrator.answer(f"What is {WORD}?", deadline_s=120)
 
 
 class Keeper(logging.Handler):
@@ -310,7 +322,4 @@ def test_what_brings_no_trace_is_recorded_at_the_servers_rate(client_settings: S
     assert recorded_of(12) == 0
     with triton.InferenceServerClient(client_settings.url) as admin:
         admin.update_trace_settings(settings={"trace_rate": "4"})
-        try:
-            assert recorded_of(12) == 3
-        finally:
-            admin.update_trace_settings(settings={"trace_rate": "0"})
+    assert recorded_of(12) == 3

@@ -14,7 +14,8 @@ from deploy_files import CHART, ROOT
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 #: Series of other exporters: Kubernetes', Prometheus' own, and what needs a GPU or a critic to be there.
-OTHERS = re.compile(r"(kube|container|vllm|nv_gpu)_|vllm:|up$")
+#: Milvus counts refusals by its rate limits from the first one on.
+OTHERS = re.compile(r"(kube|container|vllm|nv_gpu)_|vllm:|up$|milvus_proxy_rate_limit_req_count$")
 SERIES = re.compile(r"(?<![\w$\"~/.-])((?:canopy|nv|kube|container|vllm|milvus)[_:][a-z0-9_:]+|up)(?=[{\[\s)]|$)")
 
 
