@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, get_args, get_origin, g
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
 from canopy_client.options import LoopOptions, Tables
+from canopy_client.sight import BYTES, PICTURES, PIXELS, Sight
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: The state of the local stack: in the checkout that this package runs from, else in the working folder.
@@ -29,6 +30,8 @@ NAMED_ITEMS: Final = 3
 CriticKind: TypeAlias = Literal["auto", "llm", "titles"]
 
 MASK: Final = "***"
+#: Settings of what the language model is shown, by the field of :class:`canopy_client.sight.Sight` that each fills.
+_SIGHT: Final = {"pictures": "llm_pictures", "pixels": "llm_picture_pixels", "bytes": "llm_picture_bytes"}
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
@@ -63,6 +66,18 @@ class Settings:
     llm_key: str = field(default="", metadata=_about("bearer token for that endpoint", secret=True))
     llm_parallel: int = field(
         default=32, metadata=_about("most requests to the language model in flight; further ones wait for a place")
+    )
+    llm_sees: bool = field(
+        default=False, metadata=_about("the language model sees: show it images and frames, not their words alone")
+    )
+    llm_pictures: int = field(
+        default=PICTURES, metadata=_about("most pictures in one prompt; no more than its server takes")
+    )
+    llm_picture_pixels: int = field(
+        default=PIXELS, metadata=_about("most pixels of a picture in a prompt; larger ones are made smaller")
+    )
+    llm_picture_bytes: int = field(
+        default=BYTES, metadata=_about("most bytes of all pictures in one prompt, in base64")
     )
     milvus_uri: str = field(
         default="", metadata=_about("Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
@@ -149,9 +164,10 @@ class Settings:
             raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of auto, llm, titles")
         try:
             settings.loop_options()
+            settings.limits_of_sight()
         except InvalidRequest as error:
             name, _, problem = str(error).partition(": ")
-            raise InvalidRequest(f"{known[name].flag}: {problem}") from None
+            raise InvalidRequest(f"{known[_SIGHT.get(name, name)].flag}: {problem}") from None
         return settings
 
     @classmethod
@@ -199,6 +215,26 @@ class Settings:
             routed=self.routed,
             trace=trace,
         )
+
+    def limits_of_sight(self) -> Sight:
+        """What the language model is shown at most, by the settings alone.
+
+        Raises:
+            InvalidRequest: A value is out of its range; begins with the field's name.
+        """
+        return Sight(pictures=self.llm_pictures, pixels=self.llm_picture_pixels, bytes=self.llm_picture_bytes)
+
+    def sight(self) -> Sight | None:
+        """What the language model is shown; ``None`` where it does not see.
+
+        Raises:
+            CriticError: The description of its processor cannot be read.
+        """
+        if not self.llm_sees:
+            return None
+        # Beside an endpoint elsewhere, the local stack's own model has nothing to say.
+        folder = self.model_folder if self.llm_url else self.model_files()
+        return self.limits_of_sight().of_processor(folder)
 
     def judged_by(self) -> Literal["llm", "titles"]:
         """Who judges the evidence: what ``critic`` says, or by the model that would.

@@ -53,6 +53,10 @@ def export(
         Path | None,
         typer.Option(envvar="CANOPY_READER_TOKENIZER", help="tokenizer.json of the model that reads the evidence."),
     ] = None,
+    plans: Annotated[
+        bool,
+        typer.Option(help="Build the plans of tensorrt, inside the container that serves; else only what they need."),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the revisions as JSON.")] = False,
 ) -> None:
     """Export an encoder to ONNX as query encoder and node encoder; what is up to date is left alone."""
@@ -69,6 +73,7 @@ def export(
         profile=served,
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
+        plans=plans,
         report=(lambda _: None) if as_json else console.print,
     )
     if as_json:

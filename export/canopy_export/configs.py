@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf import text_format
+from msgspec import structs
 from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.errors import ExportError
@@ -32,9 +33,12 @@ from canopy_export.model_config import (
     WarmupInput,
     to_pbtxt,
 )
+from canopy_export.tensorrt.profiles import plan_rows, text_profiles
 
 #: Dimension of the example encoder, all-MiniLM-L6-v2; an export of another model writes the files again.
 DIMENSION: Final = 384
+#: Window of the same encoder: how wide its rows can be, and with that how many of them a TensorRT plan takes.
+WINDOW: Final = 256
 #: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
 #: Models without a batch axis get no such queue: it is the dynamic batcher's, which in Triton 24.10 loses wake-ups
 #: where it cannot merge requests, and then takes one from its queue only when another comes in. See MAX_WAIT_MS.
@@ -46,6 +50,9 @@ MAX_WAIT_MS: Final = 1000
 _QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT, MAX_QUEUE_US))
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
+
+#: The file of each profile in a model's folder; the default one is TensorRT's.
+_TENSORRT, _ONNX, _EMBEDDED = "config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt"
 
 _STRING, _INT64, _FP32, _INT32, _UINT32, _UINT8, _BOOL = (
     DataType.STRING,
@@ -95,32 +102,37 @@ _CRITIC_OUTPUTS: Final = (
 )
 
 
-def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None) -> dict[str, ModelConfig]:
+def repository_configs(
+    dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW
+) -> dict[str, ModelConfig]:
     """The configurations of the whole repository.
 
     Args:
         dimension: Size of the encoders' vectors.
-        limits: Published limits; the defaults where not given.
+        limits: Published limits; the defaults where not given. In the TensorRT profile requests have no more rows and
+            queries than a plan takes.
+        window: Most tokens of one sequence, of which the plans' profiles follow.
 
     Returns:
         Configurations by their path in the repository, for instance ``"query_encoder/configs/onnx.pbtxt"``.
     """
     limits = limits or Limits()
-    configs: dict[str, ModelConfig] = {}
-    for config in (
-        *_ensembles(dimension),
-        *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}),
-    ):
-        configs[f"{config.name}/config.pbtxt"] = config
-    for name, profile, config in (*_encoders(dimension, limits.max_rows), *_critic()):
+    configs: dict[str, ModelConfig] = {f"{config.name}/config.pbtxt": config for config in _ensembles(dimension)}
+    for profile, own in _limits(limits, window).items():
+        parameters = {name: Parameter(value) for name, value in own.to_parameters().items()}
+        for config in _python_models(dimension, parameters):
+            configs[f"{config.name}/{profile}"] = config
+    for name, profile, config in (*_encoders(dimension, limits, window), *_critic()):
         configs[f"{name}/{profile}"] = config
     return configs
 
 
-def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits | None = None) -> list[Path]:
+def write_configs(
+    repository: Path, dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW
+) -> list[Path]:
     """Write every configuration that differs from what is there; returns the files that were written."""
     written = []
-    for name, config in repository_configs(dimension, limits).items():
+    for name, config in repository_configs(dimension, limits, window).items():
         path, text = repository / name, to_pbtxt(config)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
@@ -130,8 +142,10 @@ def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits |
     return written
 
 
-def fit(repository: Path, dimension: int) -> bool:
+def fit(repository: Path, dimension: int, window: int = WINDOW) -> bool:
     """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
+
+    Those of the TensorRT profile must be for plans of this window, with at most the rows that such plans take.
 
     Raises:
         ExportError: The node encoder's configuration cannot be parsed.
@@ -144,7 +158,20 @@ def fit(repository: Path, dimension: int) -> bool:
     except text_format.ParseError as error:
         raise ExportError(f"{path}: {error}") from None
     inputs = tuple(tensor.name for tensor in config.input)
-    return inputs == _NODE_INPUTS and [tensor.dims[-1] for tensor in config.output] == [dimension]
+    profiles = [len(group.profile) for group in config.instance_group]
+    return (
+        inputs == _NODE_INPUTS
+        and [tensor.dims[-1] for tensor in config.output] == [dimension]
+        and profiles == [text_profiles(window)]
+        and config.max_batch_size <= plan_rows(window)
+    )
+
+
+def _limits(limits: Limits, window: int) -> dict[str, Limits]:
+    """The limits of each profile, by the file that holds its configuration."""
+    rows = plan_rows(window)
+    of_plans = structs.replace(limits, max_rows=min(rows, limits.max_rows), max_queries=min(rows, limits.max_queries))
+    return {_TENSORRT: of_plans, _ONNX: limits, _EMBEDDED: limits}
 
 
 def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
@@ -241,27 +268,30 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
     )
 
 
-def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig]]:
+def _encoders(dimension: int, limits: Limits, window: int) -> list[tuple[str, str, ModelConfig]]:
     configs = []
+    of_profile = _limits(limits, window)
+    profiles = tuple(map(str, range(text_profiles(window))))
     for name, inputs, output, widths in (
         ("query_encoder", _QUERY_INPUTS, Tensor("embedding", _FP32, (dimension,)), (16, 32)),
         ("node_encoder", _NODE_INPUTS, Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
     ):
         for profile, platform, filename, kind in (
-            ("config.pbtxt", "tensorrt_plan", "model.plan", Kind.GPU),
-            ("configs/onnx.pbtxt", "onnxruntime_onnx", "model.onnx", Kind.CPU),
-            ("configs/embedded.pbtxt", "", "model.py", Kind.CPU),
+            (_TENSORRT, "tensorrt_plan", "model.plan", Kind.GPU),
+            (_ONNX, "onnxruntime_onnx", "model.onnx", Kind.CPU),
+            (_EMBEDDED, "", "model.py", Kind.CPU),
         ):
             config = ModelConfig(
                 name=name,
                 platform=platform,
                 backend="" if platform else "python",
                 default_model_filename=filename,
-                max_batch_size=max_rows,
+                max_batch_size=of_profile[profile].max_rows,
                 input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
                 output=(output,),
                 dynamic_batching=_QUEUE,
-                instance_group=(InstanceGroup(1, kind),),
+                # Of a plan's profiles the backend takes the one that fits a request best, and only of those named.
+                instance_group=(InstanceGroup(1, kind, profiles if profile == _TENSORRT else ()),),
                 # Queries repeat from round to round and from user to user; node rows hardly ever do.
                 response_cache=ResponseCache() if name == "query_encoder" else None,
                 model_warmup=tuple(_warmup(inputs, width) for width in widths),

@@ -227,9 +227,10 @@ def plan_request(
             tokens = count_tokens(item, fragments, counter)
             node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer, node_encoding))
         plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
-    rows, parts = _place(node_plans)
+    widest = row_width(tokenizer.window)
+    rows, parts = _place(node_plans, limits.max_rows, widest)
     if len(rows.input_ids) > limits.max_rows:
-        _check_largest(items, node_plans, limits)
+        _check_largest(items, node_plans, limits, widest)
     limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
     plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
     none = np.zeros(0, np.int32)
@@ -328,23 +329,30 @@ def _require_dimension(tree: Tree, used: int, item: Item, index: int) -> None:
         raise InvalidItem(reason, index=index, item_id=item.id, field="tree")
 
 
-def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits) -> None:
+def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits, widest: int) -> None:
     """Refuse a request by its largest item's name where that item is too large even alone."""
     sizes = [sum(map(len, plan.sequences)) if plan else 0 for plan in plans]
     index = max(range(len(sizes)), key=sizes.__getitem__)
-    rows, _ = _place([plans[index]])
+    rows, _ = _place([plans[index]], limits.max_rows, widest)
     limits.check("max_rows", len(rows.input_ids), f"item {index} ({items[index].id!r:.80}): token rows")
 
 
-def _place(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[Int32Array]]:
-    """Pack the sequences of all items, equal ones once; then each item's parts with their places."""
+def _place(plans: Sequence[NodePlan | None], max_rows: int, widest: int) -> tuple[PackedRows, list[Int32Array]]:
+    """Pack the sequences of all items, equal ones once; then each item's parts with their places.
+
+    Rows are as narrow as the longest sequence allows, and wider, up to ``widest``, where they would be too many.
+    """
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     which = [[known.setdefault(key, len(known)) for key in _keys(plan)] if plan else [] for plan in plans]
     if not known:
         return empty_row(), [np.zeros((0, 4), np.int32) for _ in plans]
     sequences = [sequence for sequence, _ in known]
     layouts = [layout for _, layout in known if layout] or None
-    rows = pack(sequences, row_width(longest(sequences, layouts)), layouts)
+    width = row_width(longest(sequences, layouts))
+    rows = pack(sequences, width, layouts)
+    while len(rows.input_ids) > max_rows and width < widest:
+        width *= 2
+        rows = pack(sequences, width, layouts)
     counts = np.ones(len(known), np.intp)
     for plan, mine in zip(plans, which, strict=True):
         if plan:

@@ -8,6 +8,7 @@ from typing import Final
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import EncoderManifest
+from canopy_backend.plan_card import check_plan
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 
@@ -29,12 +30,14 @@ def load_encoder(repository: Path, name: str) -> EncoderFiles:
     """Load the manifest and the tokenizer of an encoder.
 
     Raises:
-        ExportError: A file is missing, or the export was made for other templates than this code's.
+        ExportError: A file is missing, the export was made for other templates than this code's, or the encoder has a
+            plan that this machine cannot serve.
     """
     folder = repository / name
     # By its file name: with the folder alone, a missing folder would be read as the file.
     manifest = EncoderManifest.load(folder / "manifest.json")
     manifest.require_template(TEMPLATE_HASH)
+    check_plan(folder, manifest.files)
     return EncoderFiles(manifest, EncoderTokenizer(folder / TOKENIZER_FILE, manifest.window))
 
 

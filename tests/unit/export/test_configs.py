@@ -89,8 +89,22 @@ def test_profiles_of_an_encoder_differ_only_in_how_they_run() -> None:
         assert [(one.platform, one.backend) for one in profiles] == [
             ("tensorrt_plan", ""), ("onnxruntime_onnx", ""), ("", "python"),
         ]  # fmt: skip
-        for field in ("input", "output", "max_batch_size", "dynamic_batching", "response_cache"):
+        for field in ("input", "output", "dynamic_batching", "response_cache"):
             assert len({repr(getattr(one, field)) for one in profiles}) == 1
+        # A plan takes so many rows and no more; the others take any number.
+        assert [one.max_batch_size for one in profiles] == [64, 1024, 1024]
+
+
+def test_profiles_of_a_python_model_differ_only_in_their_limits() -> None:
+    for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
+        profiles = [
+            CONFIGS[f"{model}/{file}"] for file in ("config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt")
+        ]
+        assert profiles[1] == profiles[2]
+        ours = {name: one.string_value for name, one in profiles[0].parameters.items()}
+        theirs = {name: one.string_value for name, one in profiles[1].parameters.items()}
+        assert {name for name in ours if ours[name] != theirs[name]} == {"max_rows", "max_queries"}
+        assert dataclasses.replace(profiles[0], parameters={}) == dataclasses.replace(profiles[1], parameters={})
 
 
 def test_profiles_of_the_critic_differ_only_in_how_they_run() -> None:
@@ -148,7 +162,7 @@ def test_encoders_have_a_bounded_queue_and_models_without_batch_axis_no_batcher(
 
 
 def test_limits_are_published_and_bound_the_encoders() -> None:
-    limits = Limits(max_items=7, max_rows=32)
+    limits = Limits(max_items=7, max_rows=32, max_queries=16)
     configs = repository_configs(limits=limits)
     for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
         parameters = {name: value.string_value for name, value in configs[f"{model}/config.pbtxt"].parameters.items()}
@@ -161,6 +175,7 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert write_configs(tmp_path) == []
     assert fit(tmp_path, 384)
     assert not fit(tmp_path, 16)
+    assert not fit(tmp_path, 384, window=2048)
     assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
 
 
