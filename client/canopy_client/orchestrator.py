@@ -234,7 +234,7 @@ class Orchestrator:
         """Prepare the pictures of new evidence, once for all prompts of the question."""
         if self._sight is None or run.room is None:
             return
-        with timed(current, "look"):
+        with timed(run, current, "look"):
             for item, one in zip(items, evidence, strict=True):
                 run.pictures[item.id] = await look(item, one, self._sight, run.room, run.searching)
 

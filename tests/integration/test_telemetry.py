@@ -168,6 +168,7 @@ def client_settings(settings: StackSettings) -> Settings:
             "milvus_uri": str(settings.home / "traced.db"),
             "milvus_token": "root:a-token-of-the-test",
             "max_rounds": 2,
+            "critic": "llm",
             "budget_tokens": 300,
         },
         {},
