@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import socket
 import threading
@@ -17,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from canopy_backend.errors import CanopyError, CriticError, InvalidRequest
-from canopy_client import trace
+from canopy_client import telemetry, trace
 from canopy_client.channels import check_target
 from canopy_client.cli import app
 from canopy_client.deadline import Deadline
@@ -86,11 +87,14 @@ def secret_settings() -> dict[str, str]:
             values[one.name] = SECRET
         elif kinds[one.name] is str and ("url" in one.name or "uri" in one.name):
             values[one.name] = ADDRESS
+    # A collector's address may hold no query, and needs packages of an extra.
+    values["tracing_url"] = ADDRESS.partition("?")[0] if importlib.util.find_spec("opentelemetry.exporter") else ""
     return values
 
 
 def test_every_secret_and_every_address_is_tried() -> None:
-    assert secret_settings().keys() == {"url", "critic_url", "llm_url", "llm_key", "milvus_uri", "milvus_token"}
+    found = {"url", "critic_url", "llm_url", "llm_key", "milvus_uri", "milvus_token", "tracing_url"}
+    assert secret_settings().keys() == found
 
 
 def test_settings_show_none_in_repr_table_json_and_trace(tmp_path: Path) -> None:
@@ -190,3 +194,25 @@ def test_a_server_is_never_named_with_credentials(url: str) -> None:
         check_target(url)
     assert SECRET not in told(caught.value)
     assert check_target("unix:@abstract") == "unix:@abstract"
+
+
+@pytest.mark.parametrize(
+    "form", ["http://user:{secret}@127.0.0.1:{port}/v1/traces", "http://{secret}@127.0.0.1:{port}/"]
+)
+def test_a_collector_tells_none(form: str, closed: int, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with telemetry.exporting(form.format(secret=SECRET, port=closed), 1.0), telemetry.span("x"):
+        pass
+    assert SECRET not in caplog.text
+
+
+def test_a_collectors_address_with_a_query_is_refused_unseen() -> None:
+    for address in (f"http://h:1/v1/traces?key={SECRET}", f"http://user:{SECRET}/x@h/v1/traces"):
+        with pytest.raises(InvalidRequest, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+            telemetry._collector(address)
+        assert SECRET not in told(caught.value)
+    assert telemetry._collector("http://u%40x:p@h/v1/traces") == (
+        "http://h/v1/traces",
+        {"authorization": "Basic dUB4OnA="},
+    )
+    assert telemetry._collector("http://h:4318/v1/traces") == ("http://h:4318/v1/traces", {})
