@@ -38,7 +38,6 @@ from canopy_client.llm.openai import completion_of
 from canopy_client.llm.triton import schema_parameter
 from canopy_client.parsing import fields, one_line
 from canopy_client.router import ALL, parse_corpora
-from canopy_client.status import error_from_status, shifted
 from canopy_milvus.rows import decode_row
 from canopy_training.data import read_questions
 
@@ -158,19 +157,6 @@ def test_numbers_longer_than_python_reads_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="max_items"):
         Limits.from_parameters({"max_items": NINES})
     assert schema_parameter(f"2.{NINES}", "vllm", {}) == {"structured_outputs": '{"json":{}}'}
-    for message in (
-        f"item {NINES}: is not there",
-        f"items: {NINES} is over the limit max_items={NINES}",
-        f"message larger than max ({NINES} vs. {NINES})",
-    ):
-        error = error_from_status("INVALID_ARGUMENT", message)
-        assert isinstance(shifted(error, 1), InvalidRequest)
-
-
-def test_a_status_is_read_in_time_that_grows_with_its_length() -> None:
-    # Ten times the longest status that gRPC carries: a pattern that tries each place would not end here.
-    error = error_from_status("INVALID_ARGUMENT", ": 1" * 60_000)
-    assert type(error) is InvalidRequest
 
 
 def test_a_finish_reason_that_is_no_text_is_none_of_the_known() -> None:
