@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_backend.addresses import shown_address, split_credentials
@@ -32,6 +32,7 @@ def test_credentials_are_split_off_and_masked(address: str, shown: str, parts: t
     assert shown_address(address) == shown
 
 
+@settings(deadline=None)
 @given(st.text(), st.sampled_from(["http", "https", "milvus+x"]))
 def test_no_address_shows_its_password(rest: str, scheme: str) -> None:
     address = f"{scheme}://user:pa55word-of-it@{rest}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
@@ -129,6 +129,7 @@ def test_a_glance_at_an_item_never_raises() -> None:
     assert not any(bring_trees([content]) for content in WRONG.values())
 
 
+@settings(deadline=None)
 @given(st.integers(0, 400), st.sampled_from(["[]", "{}"]))
 def test_answers_nested_to_any_depth_are_read(depth: int, kind: str) -> None:
     inner = "[" * depth + '"x"' + "]" * depth if kind == "[]" else '{"a":' * depth + '"x"' + "}" * depth

@@ -162,7 +162,7 @@ TARGETS: Final = (
         decodes="a text, UTF-8",
         run=sentences,
         allowed=(InvalidRequest,),
-        max_len=200,
+        max_len=128,
         seeds=lambda: [
             b"Dr. Hale designed it. She left.",
             "这座桥建于1931年。「谁修的？」不知道。".encode(),

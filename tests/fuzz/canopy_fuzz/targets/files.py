@@ -107,7 +107,7 @@ TARGETS: Final = (
         decodes="text and Markdown",
         run=_reader(("x.txt", read_text), ("x.md", read_markdown)),
         allowed=(InvalidItem,),
-        max_len=256,
+        max_len=160,
         seeds=lambda: [
             b"\0One.\r\n\r\nTwo.",
             b"\1# A\n\nText.\n## B\n### C ##\n```\n# no\n```\n",
@@ -122,7 +122,7 @@ TARGETS: Final = (
         decodes="CSV and TSV",
         run=_reader(("x.csv", read_delimited), ("x.tsv", read_delimited)),
         allowed=(InvalidItem,),
-        max_len=256,
+        max_len=160,
         seeds=lambda: [
             b'\0a,b\r\n1,"x\n""y"""\r\n\r\n2\r\n3,4,5\r\n',
             b"\1a\tb\n1\t2\n",
@@ -158,7 +158,7 @@ TARGETS: Final = (
             b"99999",
             b"\n\n",
         ),
-        max_len=256,
+        max_len=160,
     ),
     Target(
         name="gold",

@@ -49,6 +49,7 @@ TARGETS: Final = (
         decodes="a critic's answer",
         run=verdicts,
         allowed=(),
+        max_len=160,
         seeds=lambda: [
             b'{"rationale":"a","answer":"b","sufficient":"no","missing":"c","query":"d"}',
             b"Sufficient: yes\nAnswer: Vail",
@@ -77,7 +78,7 @@ TARGETS: Final = (
         decodes="a classifier's, a router's answer",
         run=labels,
         allowed=(),
-        max_len=200,
+        max_len=120,
         seeds=lambda: [
             b'{"label":"lookup"}',
             b"aggregate.",
@@ -93,7 +94,7 @@ TARGETS: Final = (
         decodes="a kept text",
         run=names,
         allowed=(),
-        max_len=200,
+        max_len=120,
         seeds=lambda: [
             b"The Weir of Hale was built by Ann Vail in 1931. She left Kings Cross.",
             "Kan\u014d Jigor\u014d, of Edo's".encode(),
