@@ -87,7 +87,7 @@ def run(target: Target, folder: Path, *, runs: int, seed: int, seconds: int | No
     log = folder / f"{target.name}.log"
     with log.open("wb") as output:
         code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-    gained = _gained(target, folder)
+    gained = 0 if code else _gained(target, folder)  # a finding would end these too
     return _outcome(target, folder, code, log.read_text(encoding="utf-8", errors="replace"), gained)
 
 

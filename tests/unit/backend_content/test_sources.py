@@ -137,6 +137,17 @@ def test_a_transcript_without_cues_is_refused(tmp_path, content):
     refusal(tmp_path / "x.vtt", content)
 
 
+@pytest.mark.parametrize("hours", ["0200", "168", "9" * 400, "9" * 5000])
+@pytest.mark.parametrize("suffix", ["vtt", "srt"])
+def test_a_transcript_longer_than_a_clip_can_be_is_refused(tmp_path, suffix, hours):
+    head, mark = ("WEBVTT\n\n", ".") if suffix == "vtt" else ("1\n", ",")
+    stamps = f"00:00:01{mark}000 --> {hours}:00:01{mark}000"
+    refusal(tmp_path / f"x.{suffix}", f"{head}{stamps}\nToo long.\n")
+    within = f"00:00:01{mark}000 --> 167:59:59{mark}999"
+    (item,) = read(tmp_path / f"y.{suffix}", f"{head}{within}\nA week.\n")
+    assert item.duration_s == 604_799.999
+
+
 def test_an_image_needs_its_caption(tmp_path):
     path = tmp_path / "dawn_1.png"
     assert str(tmp_path / "dawn_1.caption.txt") in refusal(path, b"\x89PNG")

@@ -64,4 +64,4 @@ def test_the_page_is_what_the_figures_say() -> None:
     assert kept.keys() == TARGETS.keys()
     for name, row in kept.items():
         assert row["finding"] == "", name
-        assert row["executions"] >= 1_000_000 or TARGETS[name].seconds, name
+        assert row["executions"] >= row["runs"] or TARGETS[name].seconds, name
