@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
+from canopy_export.critic_config import critic_configs
 from canopy_export.model_config import (
     DataType,
     DynamicBatching,
@@ -27,7 +28,6 @@ from canopy_export.model_config import (
     Step,
     Tensor,
     TimeoutAction,
-    TransactionPolicy,
     Warmup,
     WarmupInput,
     to_pbtxt,
@@ -47,14 +47,12 @@ _QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
 
-_STRING, _INT64, _FP32, _INT32, _UINT32, _UINT8, _BOOL = (
+_STRING, _INT64, _FP32, _INT32, _UINT8 = (
     DataType.STRING,
     DataType.INT64,
     DataType.FP32,
     DataType.INT32,
-    DataType.UINT32,
     DataType.UINT8,
-    DataType.BOOL,
 )
 _QUERY: Final = Tensor("QUERY", _STRING, (1,))
 _QUERIES: Final = Tensor("QUERY", _STRING, (-1,))
@@ -67,40 +65,54 @@ _EVIDENCE: Final = (
     Tensor("SCORES", _FP32, (-1,)),
     Tensor("TRACE", _STRING, (-1,)),
 )
-_NODE_ROWS: Final = tuple(
-    Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS", "NODE_SLOTS")
+#: An encoder's inputs, and how an ensemble calls the tensors of its rows, behind a prefix.
+_NODE_INPUTS: Final = {"input_ids": "IDS", "segment_ids": "SEGMENTS", "position_ids": "POSITIONS", "slot_ids": "SLOTS"}
+_QUERY_INPUTS: Final = {"input_ids": "IDS", "attention_mask": "MASK"}
+#: The same of encoders that see pixels.
+_PIXEL_NODE_INPUTS: Final = {
+    "input_ids": "IDS", "segment_ids": "SEGMENTS", "places": "PLACES", "slot_ids": "SLOTS", "features": "FEATURES"
+}  # fmt: skip
+_PIXEL_QUERY_INPUTS: Final = {**_QUERY_INPUTS, "places": "PLACES", "features": "FEATURES"}
+#: Maps of the vision tower, and axes of a position with the feature of a token.
+_MAPS, _PLACES = 4, 4
+#: Patches of one call of the vision tower in the embedded profile: the largest picture that is let through has 7,200.
+CALL_PATCHES: Final = 8192
+#: Configuration, platform, file and device of each profile.
+_PROFILES: Final = (
+    ("config.pbtxt", "tensorrt_plan", "model.plan", Kind.GPU),
+    ("configs/onnx.pbtxt", "onnxruntime_onnx", "model.onnx", Kind.CPU),
+    ("configs/embedded.pbtxt", "", "model.py", Kind.CPU),
 )
-_NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids", "slot_ids")
-_QUERY_INPUTS: Final = ("input_ids", "attention_mask")
-#: The tensors that Triton's vLLM backend gives to every model that it serves.
-_CRITIC_INPUTS: Final = (
-    Tensor("text_input", _STRING, (1,)),
-    Tensor("image", _STRING, (-1,), optional=True),
-    Tensor("stream", _BOOL, (1,), optional=True),
-    Tensor("sampling_parameters", _STRING, (1,), optional=True),
-    Tensor("exclude_input_in_output", _BOOL, (1,), optional=True),
-    Tensor("return_finish_reason", _BOOL, (1,), optional=True),
-    Tensor("return_cumulative_logprob", _BOOL, (1,), optional=True),
-    Tensor("return_logprobs", _BOOL, (1,), optional=True),
-    Tensor("return_num_input_tokens", _BOOL, (1,), optional=True),
-    Tensor("return_num_output_tokens", _BOOL, (1,), optional=True),
-)
-_CRITIC_OUTPUTS: Final = (
-    Tensor("text_output", _STRING, (-1,)),
-    Tensor("finish_reason", _STRING, (-1,)),
-    Tensor("cumulative_logprob", _FP32, (-1,)),
-    Tensor("logprobs", _STRING, (-1,)),
-    Tensor("num_input_tokens", _UINT32, (1,)),
-    Tensor("num_output_tokens", _UINT32, (-1,)),
-)
+#: Processes of a first step with pixels: while one decodes pictures and waits for the vision tower, the other plans.
+PIXEL_STEPS: Final = 2
 
 
-def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None) -> dict[str, ModelConfig]:
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The vision tower of encoders that see pixels.
+
+    Attributes:
+        hidden: Numbers of a visual embedding.
+        patch: Numbers of a patch.
+    """
+
+    hidden: int
+    patch: int = 1536
+
+
+#: What stands in the vision tower's configuration until one is exported: the published model's.
+_PUBLISHED: Final = Sight(2048)
+
+
+def repository_configs(
+    dimension: int = DIMENSION, limits: Limits | None = None, sight: Sight | None = None
+) -> dict[str, ModelConfig]:
     """The configurations of the whole repository.
 
     Args:
         dimension: Size of the encoders' vectors.
         limits: Published limits; the defaults where not given.
+        sight: The vision tower where the encoders see pixels.
 
     Returns:
         Configurations by their path in the repository, for instance ``"query_encoder/configs/onnx.pbtxt"``.
@@ -108,19 +120,22 @@ def repository_configs(dimension: int = DIMENSION, limits: Limits | None = None)
     limits = limits or Limits()
     configs: dict[str, ModelConfig] = {}
     for config in (
-        *_ensembles(dimension),
-        *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}),
+        *_ensembles(dimension, sight),
+        *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}, sight),
     ):
         configs[f"{config.name}/config.pbtxt"] = config
-    for name, profile, config in (*_encoders(dimension, limits.max_rows), *_critic()):
+    encoders = (*_encoders(dimension, limits.max_rows, sight), *_vision(sight or _PUBLISHED))
+    for name, profile, config in (*encoders, *critic_configs()):
         configs[f"{name}/{profile}"] = config
     return configs
 
 
-def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits | None = None) -> list[Path]:
+def write_configs(
+    repository: Path, dimension: int = DIMENSION, limits: Limits | None = None, sight: Sight | None = None
+) -> list[Path]:
     """Write every configuration that differs from what is there; returns the files that were written."""
     written = []
-    for name, config in repository_configs(dimension, limits).items():
+    for name, config in repository_configs(dimension, limits, sight).items():
         path, text = repository / name, to_pbtxt(config)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
@@ -130,25 +145,36 @@ def write_configs(repository: Path, dimension: int = DIMENSION, limits: Limits |
     return written
 
 
-def fit(repository: Path, dimension: int) -> bool:
+def fit(repository: Path, dimension: int, sight: Sight | None = None) -> bool:
     """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
+
+    Args:
+        repository: The repository.
+        dimension: Size of the encoders' vectors.
+        sight: The vision tower where the encoders see pixels.
 
     Raises:
         ExportError: The node encoder's configuration cannot be parsed.
     """
     path = repository / "node_encoder" / "config.pbtxt"
-    if not all((repository / name).is_file() for name in repository_configs(dimension)):
+    wanted = repository_configs(dimension, sight=sight)
+    needed = [name for name, config in wanted.items() if sight or config.name != "vision_encoder"]
+    if not all((repository / name).is_file() for name in needed):
         return False
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         raise ExportError(f"{path}: {error}") from None
-    inputs = tuple(tensor.name for tensor in config.input)
-    return inputs == _NODE_INPUTS and [tensor.dims[-1] for tensor in config.output] == [dimension]
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in (*config.input, *config.output)}
+    encoder = wanted["node_encoder/config.pbtxt"]
+    return shapes == {tensor.name: tensor.dims for tensor in (*encoder.input, *encoder.output)}
 
 
-def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
+def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
     embedding = Tensor("EMBEDDING", _FP32, (-1, dimension))
+    # Tensors in and between the steps; the vision tower is called by the first step, and only for items with pictures.
+    asked, whole, plain = (_names(_rows(prefix, "query_encoder", sight)) for prefix in ("QUERY_", "ITEM_", ""))
+    nodes = _names(_rows("NODE_", "node_encoder", sight))
     return (
         ModelConfig(
             name="compress",
@@ -157,9 +183,9 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("hierarchy", ("QUERY", "ITEMS"), ("QUERY_IDS", "QUERY_MASK", *_names(_NODE_ROWS), "PLAN")),
-                    _encode("query_encoder", ("QUERY_IDS", "QUERY_MASK"), "QUERY_EMBEDDING"),
-                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step("hierarchy", ("QUERY", "ITEMS"), (*asked, *nodes, "PLAN")),
+                    _encode("query_encoder", asked, "QUERY_EMBEDDING", sight),
+                    _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step("refinement", ("ITEMS", "PLAN", "QUERY_EMBEDDING", "NODE_EMBEDDINGS"), _names(_EVIDENCE)),
                 )
             ),
@@ -172,8 +198,8 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("tokenizer", ("QUERY",), ("IDS", "MASK", "ARRIVAL")),
-                    _encode("query_encoder", ("IDS", "MASK"), "QUERY_EMBEDDING"),
+                    _step("tokenizer", ("QUERY",), (*plain, "ARRIVAL")),
+                    _encode("query_encoder", plain, "QUERY_EMBEDDING", sight),
                     _step("refinement", ("ITEMS", "QUERY_EMBEDDING", "ARRIVAL"), _names(_EVIDENCE)),
                 )
             ),
@@ -185,9 +211,9 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=(Tensor("TREES", _STRING, (-1,)), Tensor("EMBEDDINGS", _FP32, (-1, dimension))),
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("planner", ("ITEMS",), (*_names(_NODE_ROWS), "ITEM_IDS", "ITEM_MASK", "PLAN")),
-                    _encode("query_encoder", ("ITEM_IDS", "ITEM_MASK"), "ITEM_EMBEDDINGS"),
-                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step("planner", ("ITEMS",), (*nodes, *whole, "PLAN")),
+                    _encode("query_encoder", whole, "ITEM_EMBEDDINGS", sight),
+                    _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step(
                         "tree_writer",
                         ("ITEMS", "PLAN", "NODE_EMBEDDINGS", "ITEM_EMBEDDINGS"),
@@ -203,22 +229,26 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=(embedding,),
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("tokenizer", ("QUERY",), ("IDS", "MASK")),
-                    _encode("query_encoder", ("IDS", "MASK"), "EMBEDDING"),
+                    _step("tokenizer", ("QUERY",), plain),
+                    _encode("query_encoder", plain, "EMBEDDING", sight),
                 )
             ),
         ),
     )
 
 
-def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelConfig, ...]:
-    query_ids = tuple(Tensor(name, _INT64, (1, -1)) for name in ("QUERY_IDS", "QUERY_MASK"))
-    item_ids = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("ITEM_IDS", "ITEM_MASK"))
+def _python_models(dimension: int, limits: dict[str, Parameter], sight: Sight | None) -> tuple[ModelConfig, ...]:
+    asked = tuple(replace(tensor, dims=(1, *tensor.dims[1:])) for tensor in _rows("QUERY_", "query_encoder", sight))
+    whole, plain = (_rows(prefix, "query_encoder", sight) for prefix in ("ITEM_", ""))
+    nodes = _rows("NODE_", "node_encoder", sight)
+    # Clients read here whether it is worth while to send pictures.
+    first = limits | {"pixels": Parameter(str(sight is not None).lower())}
+    steps = PIXEL_STEPS if sight else 1
     node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
     # The first two come from compress, the last from compress_indexed.
     planned = tuple(replace(tensor, optional=True) for tensor in (_PLAN, node_embeddings, _ARRIVAL))
     return (
-        _python("hierarchy", (_QUERY, _ITEMS), (*query_ids, *_NODE_ROWS, _PLAN), limits),
+        _python("hierarchy", (_QUERY, _ITEMS), (*asked, *nodes, _PLAN), first, steps),
         _python(
             "refinement",
             (_ITEMS, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), *planned),
@@ -228,10 +258,10 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
         _python(
             "tokenizer",
             (_QUERIES,),
-            (Tensor("IDS", _INT64, (-1, -1)), Tensor("MASK", _INT64, (-1, -1)), _ARRIVAL),
-            limits,
+            (*plain, _ARRIVAL),
+            first,
         ),
-        _python("planner", (_ITEMS,), (*_NODE_ROWS, *item_ids, _PLAN), limits),
+        _python("planner", (_ITEMS,), (*nodes, *whole, _PLAN), first, steps),
         _python(
             "tree_writer",
             (_ITEMS, _PLAN, node_embeddings, Tensor("ITEM_EMBEDDINGS", _FP32, (-1, dimension))),
@@ -241,24 +271,23 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
     )
 
 
-def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig]]:
+def _encoders(dimension: int, max_rows: int, sight: Sight | None) -> list[tuple[str, str, ModelConfig]]:
     configs = []
-    for name, inputs, output, widths in (
-        ("query_encoder", _QUERY_INPUTS, Tensor("embedding", _FP32, (dimension,)), (16, 32)),
-        ("node_encoder", _NODE_INPUTS, Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
+    for name, output, widths in (
+        ("query_encoder", Tensor("embedding", _FP32, (dimension,)), (16, 32)),
+        ("node_encoder", Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
     ):
-        for profile, platform, filename, kind in (
-            ("config.pbtxt", "tensorrt_plan", "model.plan", Kind.GPU),
-            ("configs/onnx.pbtxt", "onnxruntime_onnx", "model.onnx", Kind.CPU),
-            ("configs/embedded.pbtxt", "", "model.py", Kind.CPU),
-        ):
+        # A row is an element of a batch, so its axis is not written.
+        rows = zip(_inputs_of(name, sight), _rows("", name, sight), strict=True)
+        inputs = tuple(Tensor(inner, tensor.data_type, tensor.dims[1:]) for inner, tensor in rows)
+        for profile, platform, filename, kind in _PROFILES:
             config = ModelConfig(
                 name=name,
                 platform=platform,
                 backend="" if platform else "python",
                 default_model_filename=filename,
                 max_batch_size=max_rows,
-                input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
+                input=inputs,
                 output=(output,),
                 dynamic_batching=_QUEUE,
                 instance_group=(InstanceGroup(1, kind),),
@@ -271,22 +300,28 @@ def _encoders(dimension: int, max_rows: int) -> list[tuple[str, str, ModelConfig
     return configs
 
 
-def _critic() -> list[tuple[str, str, ModelConfig]]:
+def _vision(sight: Sight) -> list[tuple[str, str, ModelConfig]]:
+    """The vision tower: a call holds frames of any number and size, one after another, so it has no batch axis."""
     configs = []
-    for profile, backend, filename, kind, parameters in (
-        # The vLLM backend reads its engine from model.json and places it itself.
-        ("config.pbtxt", "vllm", "", Kind.MODEL, {"REPORT_CUSTOM_METRICS": Parameter("true")}),
-        ("configs/embedded.pbtxt", "python", "embedded.py", Kind.CPU, {"engine": Parameter("embedded.json")}),
-    ):
+    for profile, platform, filename, kind in _PROFILES:
         config = ModelConfig(
-            name="critic",
-            backend=backend,
+            name="vision_encoder",
+            platform=platform,
+            backend="" if platform else "python",
             default_model_filename=filename,
-            model_transaction_policy=TransactionPolicy(decoupled=True),
-            input=_CRITIC_INPUTS,
-            output=_CRITIC_OUTPUTS,
+            input=(
+                Tensor("patches", _FP32, (-1, sight.patch)),
+                Tensor("pos_idx", _INT64, (-1, 4)),
+                Tensor("pos_w", _FP32, (-1, 4)),
+                Tensor("pos_ids", _INT64, (-1, 2)),
+                Tensor("seg", _INT64, (-1,)),
+            ),
+            output=(
+                Tensor("visual", _FP32, (-1, sight.hidden)),
+                Tensor("deepstack", _FP32, (_MAPS - 1, -1, sight.hidden)),
+            ),
             instance_group=(InstanceGroup(1, kind),),
-            parameters=parameters,
+            parameters={} if platform else {"threads": Parameter("0"), "call_patches": Parameter(str(CALL_PATCHES))},
         )
         configs.append((config.name, profile, config))
     return configs
@@ -300,19 +335,45 @@ def _embedded_parameters() -> dict[str, Parameter]:
     }
 
 
-def _warmup(inputs: tuple[str, ...], width: int) -> Warmup:
-    return Warmup(f"{width} tokens", 1, {name: WarmupInput(_INT64, (width,)) for name in inputs})
+def _warmup(inputs: tuple[Tensor, ...], width: int) -> Warmup:
+    """Rows of text: as many columns as tokens, and one line of features where a row has any."""
+
+    def zeros(tensor: Tensor) -> WarmupInput:
+        free = width if tensor.data_type is _INT64 else 1
+        return WarmupInput(tensor.data_type, tuple(free if size == -1 else size for size in tensor.dims))
+
+    return Warmup(f"{width} tokens", 1, {tensor.name: zeros(tensor) for tensor in inputs})
+
+
+def _inputs_of(encoder: str, sight: Sight | None) -> dict[str, str]:
+    if encoder == "query_encoder":
+        return _PIXEL_QUERY_INPUTS if sight else _QUERY_INPUTS
+    return _PIXEL_NODE_INPUTS if sight else _NODE_INPUTS
+
+
+def _rows(prefix: str, encoder: str, sight: Sight | None) -> tuple[Tensor, ...]:
+    """The tensors of an encoder's rows as its ensembles call them, in the order of its inputs."""
+    hidden = sight.hidden if sight else 0
+    shapes = {"places": (-1, _PLACES, -1), "features": (-1, _MAPS, -1, hidden)}
+    return tuple(
+        Tensor(prefix + outer, _FP32 if inner == "features" else _INT64, shapes.get(inner, (-1, -1)))
+        for inner, outer in _inputs_of(encoder, sight).items()
+    )
 
 
 def _python(
-    name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], parameters: dict[str, Parameter]
+    name: str,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    parameters: dict[str, Parameter],
+    instances: int = 1,
 ) -> ModelConfig:
     return ModelConfig(
         name=name,
         backend="python",
         input=inputs,
         output=outputs,
-        instance_group=(InstanceGroup(1, Kind.CPU),),
+        instance_group=(InstanceGroup(instances, Kind.CPU),),
         parameters=parameters,
     )
 
@@ -322,9 +383,9 @@ def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Step
     return Step(model, {name: name for name in inputs}, {name: name for name in outputs})
 
 
-def _encode(model: str, inputs: tuple[str, ...], output: str) -> Step:
-    names, inner = (_QUERY_INPUTS, "embedding") if model == "query_encoder" else (_NODE_INPUTS, "embeddings")
-    return Step(model, dict(zip(names, inputs, strict=True)), {inner: output})
+def _encode(model: str, inputs: tuple[str, ...], output: str, sight: Sight | None) -> Step:
+    inner = "embedding" if model == "query_encoder" else "embeddings"
+    return Step(model, dict(zip(_inputs_of(model, sight), inputs, strict=True)), {inner: output})
 
 
 def _names(tensors: tuple[Tensor, ...]) -> tuple[str, ...]:

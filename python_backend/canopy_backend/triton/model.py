@@ -18,7 +18,7 @@ from canopy_backend.triton.errors import to_triton
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.options import Options, parse_options
 from canopy_backend.triton.tensors import Array
-from canopy_backend.triton.waiting import ARRIVAL, check_wait
+from canopy_backend.triton.waiting import ARRIVAL, check_wait, give_up_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class Model(ABC):
             ``longest_wait_s``, before its other inputs are read.
         options: Request options that it takes.
         longest_wait_s: Seconds.
+        until: Moment of :func:`time.monotonic` after which nobody waits any more for the request in hand.
     """
 
     stage: ClassVar[str]
@@ -73,6 +74,7 @@ class Model(ABC):
     optional: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     longest_wait_s: float = math.inf
+    until: float = math.inf
 
     @abstractmethod
     def load(self, setting: Setting) -> None:
@@ -118,6 +120,7 @@ class Model(ABC):
         try:
             with tally.timed():
                 self._check_wait(request)
+                self.until = give_up_at([request.timeout()])
                 options = parse_options(request.parameters(), self.options)
                 inputs = tensors.read_all(request, self.inputs, self.optional)
                 return tensors.response(self.answer(inputs, options, tally))
