@@ -23,7 +23,7 @@ OWN, OWN_NEW = "canopy", "canopy_new"
 AT_ONCE = 4
 
 #: Names of what encodes.
-TRITON, SESSION, LIBRARY = "triton", "session", "sentence_transformers"
+TRITON, SERVED, SESSION, LIBRARY = "triton", "served", "session", "sentence_transformers"
 
 
 def warm(
@@ -73,10 +73,14 @@ def throughput(
     """Tokens a second of everyone who encodes, on the sentences of ``items``."""
     texts = repository.sentences(items)
     inputs = inputs_of(texts.rows)
-    session = repository.session()
+    served, session = repository.served(), repository.session()
     chunk = best_chunk(session, inputs)
     encoder = NodeEncoder(url)
-    calls = {TRITON: lambda: encoder.run(inputs), SESSION: lambda: run_session(session, inputs, chunk)}
+    calls = {
+        TRITON: lambda: encoder.run(inputs),
+        SERVED: lambda: served(inputs),
+        SESSION: lambda: run_session(session, inputs, chunk),
+    }
     calls |= {name: lambda server=server: server.embed(texts.texts) for name, server in rivals.servers.items()}
     found: dict[str, list[float]] = {}
     try:
@@ -98,21 +102,21 @@ def throughput(
 def indexing(
     generator: Generator, repository: Repository, items: Sequence[Item], extent: Extent, report: Report
 ) -> tuple[list[float], list[float]]:
-    """Encoder tokens a second through ``index``, and of the session on the same node rows, one a round.
+    """Encoder tokens a second through ``index``, and of the served session on the same node rows, one a round.
 
     The tokens of ``index`` are those of the nodes and those of whole items for the retrieval encoder.
     """
     rows, real = repository.planned(items)
     whole = sum(map(len, plan_items(items, repository.tokenizer).sequences))
-    inputs, session = inputs_of(rows), repository.session()
-    chunk = best_chunk(session, inputs)
+    inputs, served = inputs_of(rows), repository.served()
+    served(inputs)
     generator.client.index(items)
     through, alone = [], []
     for number in range(extent.rounds):
         report(f"indexing: round {number + 1} of {extent.rounds}")
         (taken,) = seconds(lambda: generator.client.index(items), 1)
         through.append((real + whole) / taken)
-        (taken,) = seconds(lambda: run_session(session, inputs, chunk), 1)
+        (taken,) = seconds(lambda: served(inputs), 1)
         alone.append(real / taken)
     return through, alone
 

@@ -1,4 +1,4 @@
-"""The node encoder alone: the same rows through Triton over gRPC and through ONNX Runtime in this process."""
+"""The node encoder alone: the same rows through Triton over gRPC, and in this process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from canopy_backend.packing import PackedRows, longest, pack, row_width
 from canopy_backend.plan import plan_request
 from canopy_backend.templates import node_text
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
+from canopy_backend.triton.artefacts import NODE_ENCODER
+from canopy_backend.triton.encoder import GRAPH_FILE, Encoder, OpenVinoSession
+from canopy_export.configs import CHUNK_TOKENS
 
 Rows = dict[str, npt.NDArray[np.int64]]
 
@@ -49,6 +52,7 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._graph = folder / NODE_ENCODER / "1" / GRAPH_FILE
         self.manifest = EncoderManifest.load(folder / "node_encoder" / "manifest.json")
         self.tokenizer = EncoderTokenizer(folder / "node_encoder" / "tokenizer.json", self.manifest.window)
         self.counter = TokenCounter(folder / "hierarchy" / "reader_tokenizer.json")
@@ -72,13 +76,17 @@ class Repository:
         )
         return rows, int((rows.segment_ids > 0).sum())
 
+    def served(self) -> Encoder:
+        """The node encoder in this process as the embedded profile runs it, a thread a core."""
+        session = OpenVinoSession(self._graph, threads=os.cpu_count() or 1, precision=self.manifest.precision)
+        return Encoder(session, chunk_tokens=CHUNK_TOKENS)
+
     def session(self) -> Any:
-        """The node encoder's graph in this process, a thread a core."""
+        """The node encoder's graph in ONNX Runtime in this process, a thread a core."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = os.cpu_count() or 1
         options.inter_op_num_threads = 1
-        graph = self.folder / "node_encoder" / "1" / "model.onnx"
-        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(str(self._graph), options, providers=["CPUExecutionProvider"])
 
 
 def inputs_of(rows: PackedRows) -> Rows:

@@ -24,7 +24,8 @@ _NEVER: Final = {
 }
 _ENCODERS: Final = {
     "triton": "node encoder through Triton, gRPC",
-    "session": "the same graph in ONNX Runtime, in process",
+    "served": "the same session, in process",
+    "session": "the same graph in ONNX Runtime in float32, in process",
     "sentence_transformers": "sentence-transformers, in process",
     "infinity": "infinity-emb, HTTP",
     "vllm": "vLLM's pooling endpoint, HTTP",
@@ -57,14 +58,15 @@ def _method(results: Results) -> str:
     lines = [
         "## How it was measured",
         "",
-        f"- Machine: {setup.machine}. Triton {setup.triton}, profile `embedded`; node encoder {setup.revision}.",
+        f"- Machine: {setup.machine}. Triton {setup.triton}, profile `embedded`; node encoder {setup.revision}, "
+        f"{setup.precision}.",
         f"- Load: {setup.load} over gRPC on loopback. Each side of a ratio ran in {rounds} rounds, in turn with the "
         "others, after a warm-up; tables and ratios give medians of these rounds.",
         f"- Workload: {setup.items} items and {setup.questions} questions with ten items each ({setup.sources}). "
         "Ratios use ten passages of eight sentences of `examples/corpus`; their trees add "
         f"{setup.tree_kb:.0f} kB to a request.",
-        f"- Peers: each in a process of its own, {setup.threads} threads, the same base model, nothing remembered "
-        f"between calls. {versions or 'None was installed.'}",
+        f"- Peers: each in a process of its own, {setup.threads} threads, the same base model in float32, as they "
+        f"come, nothing remembered between calls. {versions or 'None was installed.'}",
         f"- Command: `make {'bench-quick' if setup.quick else 'bench'}`"
         + (" (short runs: fewer sizes and repetitions than `make bench`)." if setup.quick else "."),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.duels import LIBRARY, OWN, OWN_NEW, SESSION, TRITON
+from benchmarks.duels import LIBRARY, OWN, OWN_NEW, SERVED, SESSION, TRITON
 from benchmarks.growth import worst_doubling
 from benchmarks.peers.contenders import FILTERS, STATIC
 from benchmarks.results import Ratio, Results, Side, Size
@@ -93,7 +93,8 @@ def _encoders(results: Results) -> list[Ratio]:
     rates = results.throughput
     mine = rates.get(TRITON, [])
     others = (
-        (SESSION, "the same ONNX session in process", 0.9),
+        (SERVED, "the same session in process", 0.9),
+        (SESSION, "the same ONNX file in ONNX Runtime in float32, in process", 0.9),
         (LIBRARY, "sentence-transformers", 1.5),
         ("infinity", "infinity-emb", 1.5),
     )

@@ -28,6 +28,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         tree_kb: What the trees add to a request of ten passages, in kB.
         settings: What the server's model configurations say, by model and setting.
         revision: Revision of the node encoder.
+        precision: Its arithmetic.
     """
 
     machine: str
@@ -43,6 +44,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     tree_kb: float
     settings: dict[str, str]
     revision: str
+    precision: str
 
 
 class Side(msgspec.Struct):

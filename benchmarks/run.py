@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,7 @@ _MERGING_EACH = 4
 def main() -> None:
     """Measure, or take an earlier run's results, and print the page."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers are ended on the way out
     home = StackSettings.from_environment().home / "bench"
     if options.again is not None:
         results = msgspec.json.decode(options.again.read_bytes(), type=Results)
@@ -164,6 +166,7 @@ def _setup(
         tree_kb=workload.tree_bytes(warm) / 1000,
         settings=settings_of(server.url),
         revision=repository.manifest.revision,
+        precision=repository.manifest.precision,
     )
 
 

@@ -195,8 +195,8 @@ def measure(repository: Repository, data: Path | None, questions: int, rounds: i
             table(header, lines),
             "",
             f"A candidate needs {100 * _AGREEMENT:g} % of fragments kept or dropped as in float32. What is served is "
-            "OpenVINO with two threads and 1,024 tokens a call: `fp32` where bfloat16 does not agree enough, else "
-            "`bf16` ([architecture](../architecture.md#precision)).",
+            "OpenVINO with two threads and 1,024 tokens a call: `bf16`, or `fp32` where bfloat16 does not agree enough "
+            "([architecture](../architecture.md#precision)).",
             "",
         ]
     )
@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtimes", description=__doc__)
     parser.add_argument("--repository", type=Path, help="model repository; by default the local stack's")
     parser.add_argument("--data", type=Path, help="folder of question sets; by default data/ where there is one")
-    parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("--questions", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(workload.ROOT)}")
     options = parser.parse_args()

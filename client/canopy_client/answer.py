@@ -53,7 +53,8 @@ class Round(msgspec.Struct, kw_only=True):
         corpora: Where, by the router; empty when it did not run.
         hits: What was found, best first.
         verdict: The critic's; ``None`` when it was not asked, or failed.
-        seconds: Time by stage: ``retrieve``, ``classify``, ``compress``, ``critic``, ``route``.
+        seconds: Time by stage: ``retrieve``, ``classify``, ``compress``, ``critic``, ``route``, ``look``
+            where the model sees.
     """
 
     number: int
@@ -77,6 +78,26 @@ class Original(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[int]
 
 
+class PictureRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture of what was kept of an item, for a model that sees: where it is, never its bytes.
+
+    Attributes:
+        at_ms: The frame's time in its clip, in milliseconds; ``None`` for the picture of an image.
+        width: Pixels in a row as it was sent; 0 where it could not be.
+        height: Rows.
+        tokens: What it took of the prompt.
+        shown: Whether the reader saw it.
+        reason: Why not; empty where it did, or where the budget had no room for it.
+    """
+
+    at_ms: int | None
+    width: int = 0
+    height: int = 0
+    tokens: int = 0
+    shown: bool
+    reason: str = ""
+
+
 class Cited(msgspec.Struct, kw_only=True):
     """Evidence under the number that the answer cites it by.
 
@@ -86,6 +107,7 @@ class Cited(msgspec.Struct, kw_only=True):
         regions_shown: How many of its regions, from the first, the reader saw; fewer than all when over its budget.
         cited: Whether the answer names the number.
         evidence: The evidence.
+        pictures: Its pictures, where the model sees.
         original: What it was made of, where a trace was asked for.
     """
 
@@ -94,6 +116,7 @@ class Cited(msgspec.Struct, kw_only=True):
     regions_shown: int
     cited: bool = False
     evidence: Evidence
+    pictures: list[PictureRecord] = msgspec.field(default_factory=list)
     original: Original | msgspec.UnsetType = msgspec.UNSET
 
 

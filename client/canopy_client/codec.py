@@ -76,10 +76,27 @@ def embed_query_request(queries: Sequence[str], options: RequestOptions = NO_OPT
     return request
 
 
-def critic_request(model: str, prompt: str, sampling: Mapping[str, Any], options: RequestOptions = NO_OPTIONS) -> Any:
-    """The request of a model with the vLLM backend's tensors, one whole answer, counts and reason asked for."""
+def critic_request(
+    model: str,
+    prompt: str,
+    sampling: Mapping[str, Any],
+    options: RequestOptions = NO_OPTIONS,
+    *,
+    pictures: Sequence[bytes] = (),
+) -> Any:
+    """The request of a model with the vLLM backend's tensors, one whole answer, counts and reason asked for.
+
+    Args:
+        model: The model's name.
+        prompt: The finished prompt, with a placeholder for each picture.
+        sampling: Sampling parameters.
+        options: What the request carries besides.
+        pictures: Picture files in base64, in the order of their placeholders.
+    """
     request = _request(model, options, [])
     _add_strings(request, "text_input", [prompt.encode()])
+    if pictures:
+        _add_strings(request, "image", pictures)
     _add_strings(request, "sampling_parameters", [msgspec.json.encode(sampling)])
     for name, value in (
         ("stream", False),

@@ -10,7 +10,7 @@ from canopy_backend.evidence import Evidence
 from canopy_client import parsing, prompts
 from canopy_client.assembly import Assembler
 from canopy_client.deadline import Deadline
-from canopy_client.llm.base import LanguageModel
+from canopy_client.llm.base import LanguageModel, Placed
 from canopy_client.llm.counting import Counted
 from canopy_client.verdict import MAX_TOKENS, Verdict
 
@@ -61,8 +61,16 @@ class LanguageModelCritic:
         self, question: str, evidence: Sequence[Evidence], searched: Sequence[str], deadline: Deadline
     ) -> Verdict:
         """See :class:`Critic`; the errors are those of :func:`judge`."""
-        text = self._assembler.assemble(evidence).text
-        return await judge(self._llm, question, text, searched, deadline, max_tokens=self._max_tokens)
+        prompt = self._assembler.assemble(evidence)
+        return await judge(
+            self._llm,
+            question,
+            prompt.text,
+            searched,
+            deadline,
+            pictures=prompt.pictures,
+            max_tokens=self._max_tokens,
+        )
 
 
 def parse_verdict(text: str) -> Verdict | None:
@@ -87,6 +95,7 @@ async def judge(
     searched: Sequence[str],
     deadline: Deadline,
     *,
+    pictures: Sequence[Placed] = (),
     max_tokens: int = MAX_TOKENS,
 ) -> Verdict:
     """Judge evidence against the original question.
@@ -100,6 +109,7 @@ async def judge(
         evidence: Numbered evidence.
         searched: Facts that earlier rounds asked for.
         deadline: When the caller stops waiting.
+        pictures: Pictures of the evidence, by their places in its text, for a model that sees.
         max_tokens: Most tokens of the answer.
 
     Raises:
@@ -107,7 +117,7 @@ async def judge(
         ServerUnavailable: No server answered.
         DeadlineExceeded: The deadline passed.
     """
-    first = prompts.critic_messages(question, evidence, searched)
+    first = prompts.critic_messages(question, evidence, searched, pictures)
     attempts = ((first, prompts.CRITIC_SCHEMA), (prompts.critic_again(first), None))
     problem = "no verdict in the answer"
     for messages, schema in attempts:

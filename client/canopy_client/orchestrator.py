@@ -28,6 +28,7 @@ from canopy_client.many import Outcome, bounded
 from canopy_client.options import LoopOptions
 from canopy_client.retrieval import Retriever
 from canopy_client.run import GaveUp, Run, timed
+from canopy_client.sight import Room, Sight, look
 from canopy_client.trace import original
 from canopy_client.verdict import Verdict
 from canopy_client.whole import whole
@@ -68,6 +69,8 @@ class Orchestrator:
         critic: Judges the evidence; ``None`` for the language model, within the budget of the request.
         options: The switches of requests that bring none.
         assembler: Numbers the evidence and keeps it within the reader's budget.
+        sight: What the language model is shown of images and clips; ``None`` where it does not see, and reads their
+            captions and transcripts alone. A critic that is given has eyes of its own or none.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Orchestrator:
         critic: Critic | None = None,
         options: LoopOptions | None = None,
         assembler: Assembler | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self._retriever = retriever
         self._compressor = compressor
@@ -89,6 +93,7 @@ class Orchestrator:
         )
         self._options = options or LoopOptions()
         self._assembler = assembler or Assembler()
+        self._sight = sight
 
     async def answer(
         self, question: str, *, options: LoopOptions | None = None, deadline_s: float | None = None
@@ -121,6 +126,7 @@ class Orchestrator:
         require_text(question, "question")
         searching_s = None if deadline_s is None else deadline_s * (1 - READER_SHARE)
         run = Run(question, options or self._options, Deadline.after(deadline_s), Deadline.after(searching_s))
+        run.room = None if self._sight is None else Room.of(self._sight)
         try:
             async for event in self._rounds(run):
                 yield event
@@ -218,7 +224,20 @@ class Orchestrator:
         run.items.extend(items)
         run.evidence.extend(evidence)
         run.round_of.extend([current.number] * len(evidence))
+        await self._look(run, current, items, evidence)
         return evidence
+
+    async def _look(self, run: Run, current: Round, items: list[Item], evidence: list[Evidence]) -> None:
+        """Prepare the pictures of new evidence, once for all prompts of the question."""
+        if self._sight is None or run.room is None:
+            return
+        with timed(current, "look"):
+            for item, one in zip(items, evidence, strict=True):
+                run.pictures[item.id] = await look(item, one, self._sight, run.room, run.searching)
+
+    def _assembler_of(self, run: Run) -> Assembler:
+        """Evidence within the request's budget, with its pictures."""
+        return self._assembler.within(run.options.budget_tokens).showing(run.pictures)
 
     async def _compress(self, run: Run, current: Round, items: list[Item]) -> list[Evidence]:
         if run.tables_whole is None and any(item.modality == "table" for item in items):
@@ -241,16 +260,14 @@ class Orchestrator:
             return await _within(label, run.searching, "classifier") == "aggregate"
 
     async def _judge(self, run: Run, current: Round) -> Verdict:
-        judge = self._critic or LanguageModelCritic(
-            self._llm, self._assembler.within(run.options.budget_tokens), run.options.critic_tokens
-        )
+        judge = self._critic or LanguageModelCritic(self._llm, self._assembler_of(run), run.options.critic_tokens)
         with timed(current, "critic"), counting(run.calls):
             call = judge.judge(run.question, tuple(run.evidence), tuple(run.searched), run.searching)
             current.verdict = await _within(call, run.searching, "critic")
         return current.verdict
 
     async def _answer(self, run: Run) -> Answer:
-        prompt = self._assembler.within(run.options.budget_tokens).assemble(run.evidence)
+        prompt = self._assembler_of(run).assemble(run.evidence)
         started = time.monotonic()
         text = await self._read(run, prompt)
         now = time.monotonic()
@@ -277,7 +294,14 @@ class Orchestrator:
 
     async def _read(self, run: Run, prompt: Prompt) -> str:
         """The reader's answer; where it fails and there is evidence, the critic's last."""
-        call = reader.read(self._reader, run.question, prompt.text, run.deadline, max_tokens=run.options.reader_tokens)
+        call = reader.read(
+            self._reader,
+            run.question,
+            prompt.text,
+            run.deadline,
+            pictures=prompt.pictures,
+            max_tokens=run.options.reader_tokens,
+        )
         try:
             with counting(run.calls):
                 return (await _within(call, run.deadline, "reader")).text

@@ -15,6 +15,7 @@ from canopy_backend.items import Item
 from canopy_client.answer import Round, Stop
 from canopy_client.deadline import Deadline
 from canopy_client.options import LoopOptions
+from canopy_client.sight import Room, Seen
 from canopy_client.verdict import Verdict
 
 
@@ -34,6 +35,8 @@ class Run:
         started: Begin, on the monotonic clock.
         items: What was retrieved, each once, in order.
         evidence: What was made of them.
+        pictures: Those of each item's evidence, by the item's id, where the model sees.
+        room: What is left for pictures.
         round_of: The round that found each.
         seen: Their ids.
         asked: Queries so far, without what does not change a search.
@@ -52,6 +55,8 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     items: list[Item] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
+    pictures: dict[str, list[Seen]] = field(default_factory=dict)
+    room: Room | None = None
     round_of: list[int] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)

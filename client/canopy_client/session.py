@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from canopy_backend.errors import InvalidRequest
+from canopy_backend.errors import CriticError, InvalidRequest
 from canopy_backend.tokenization import TokenCounter
 from canopy_client.aio import AsyncCanopyClient
 from canopy_client.answer import Answer
 from canopy_client.assembly import BUDGET_TOKENS, Assembler
-from canopy_client.llm import LanguageModel, OpenAILanguageModel, TritonLanguageModel
+from canopy_client.llm import ChatTemplate, LanguageModel, OpenAILanguageModel, TritonLanguageModel
 from canopy_client.options import LoopOptions
 from canopy_client.orchestrator import Orchestrator
 from canopy_client.retrieval import MilvusRetriever
@@ -66,9 +66,10 @@ async def open_session(settings: Settings, *, trace: bool = False) -> AsyncItera
             MilvusRetriever(corpus, client.embed_query),
             client,
             llm,
-            critic=TitleCritic() if settings.critic == "titles" else None,
+            critic=TitleCritic() if settings.judged_by() == "titles" else None,
             options=settings.loop_options(trace=trace),
             assembler=assembler(settings),
+            sight=settings.sight(),
         )
         yield Session(orchestrator, llm)
 
@@ -83,11 +84,16 @@ def language_model(settings: Settings) -> LanguageModel:
 
     Raises:
         InvalidRequest: An endpoint without a model name.
-        CriticError: The model folder's chat template cannot be used.
+        CriticError: The model folder's chat template cannot be used, or has no place for pictures where it sees.
     """
     if not settings.llm_url:
-        return TritonLanguageModel.with_model_folder(
-            settings.critic_url, settings.model_files(), tls=settings.tls_options(), parallel=settings.llm_parallel
+        folder = settings.model_files()
+        template = ChatTemplate.from_folder(folder) if folder is not None else ChatTemplate()
+        if settings.llm_sees and not template.takes_pictures:
+            where = f"of {str(folder)!r}" if folder is not None else "without a model folder"
+            raise CriticError(f"CANOPY_LLM_SEES is set, and the chat template {where} has no place for pictures")
+        return TritonLanguageModel(
+            settings.critic_url, template=template, tls=settings.tls_options(), parallel=settings.llm_parallel
         )
     if not settings.llm_model:
         raise InvalidRequest("CANOPY_LLM_URL is set without CANOPY_LLM_MODEL, the model's name there")

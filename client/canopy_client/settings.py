@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, get_args, get_origin, g
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
 from canopy_client.options import LoopOptions, Tables
+from canopy_client.sight import BYTES, PICTURES, PIXELS, Sight
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 #: The state of the local stack: in the checkout that this package runs from, else in the working folder.
@@ -20,10 +21,17 @@ HOME: Final = _CHECKOUT / ".canopy" if (_CHECKOUT / "pyproject.toml").is_file() 
 #: Where the local stack's ports were moved, its clients follow, unless an endpoint is named.
 _PORTS: Final = {"url": "CANOPY_GRPC_PORT", "critic_url": "CANOPY_CRITIC_GRPC_PORT"}
 
-#: Who judges the evidence: the language model, or the critic that follows names.
-CriticKind: TypeAlias = Literal["llm", "titles"]
+#: The local stack's language model, by its folder.
+SMALL_MODEL: Final = "smollm2-135m-instruct"
+#: Items of a round that looks names up: they stand at the top or are not there (docs/results/loop.md).
+NAMED_ITEMS: Final = 3
+
+#: Who judges the evidence: the language model, the critic that follows names, or whichever does better.
+CriticKind: TypeAlias = Literal["auto", "llm", "titles"]
 
 MASK: Final = "***"
+#: Settings of what the language model is shown, by the field of :class:`canopy_client.sight.Sight` that each fills.
+_SIGHT: Final = {"pictures": "llm_pictures", "pixels": "llm_picture_pixels", "bytes": "llm_picture_bytes"}
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
@@ -59,6 +67,18 @@ class Settings:
     llm_parallel: int = field(
         default=32, metadata=_about("most requests to the language model in flight; further ones wait for a place")
     )
+    llm_sees: bool = field(
+        default=False, metadata=_about("the language model sees: show it images and frames, not their words alone")
+    )
+    llm_pictures: int = field(
+        default=PICTURES, metadata=_about("most pictures in one prompt; no more than its server takes")
+    )
+    llm_picture_pixels: int = field(
+        default=PIXELS, metadata=_about("most pixels of a picture in a prompt; larger ones are made smaller")
+    )
+    llm_picture_bytes: int = field(
+        default=BYTES, metadata=_about("most bytes of all pictures in one prompt, in base64")
+    )
     milvus_uri: str = field(
         default="", metadata=_about("Milvus: a file (Lite), http://host:19530, or a cluster", env="MILVUS_URI")
     )
@@ -72,11 +92,16 @@ class Settings:
     )
     k: int = field(default=10, metadata=_about("items retrieved in a round"))
     follow_up_k: int | None = field(
-        default=None, metadata=_about("items retrieved in rounds after the first; as many as in it if not given")
+        default=None,
+        metadata=_about(f"items retrieved in rounds after the first; by default as many, {NAMED_ITEMS} by titles"),
     )
     max_rounds: int = field(default=3, metadata=_about("most rounds of a question; 1 never searches again"))
     critic: CriticKind = field(
-        default="llm", metadata=_about("who judges the evidence: llm, or titles, which follows names without a model")
+        default="auto",
+        metadata=_about(
+            f"who judges the evidence: llm, titles, which follows names without a model, or auto: titles with "
+            f"{SMALL_MODEL}, else llm"
+        ),
     )
     compress: bool = field(default=True, metadata=_about("keep of each item only what answers the query"))
     tables: Tables = field(
@@ -131,12 +156,13 @@ class Settings:
             if getattr(settings, name) <= 0:
                 raise InvalidRequest(f"{known[name].flag}: {getattr(settings, name)} is not more than 0")
         if settings.critic not in get_args(CriticKind):
-            raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of llm, titles")
+            raise InvalidRequest(f"{known['critic'].flag}: {settings.critic!r:.40} is none of auto, llm, titles")
         try:
             settings.loop_options()
+            settings.limits_of_sight()
         except InvalidRequest as error:
             name, _, problem = str(error).partition(": ")
-            raise InvalidRequest(f"{known[name].flag}: {problem}") from None
+            raise InvalidRequest(f"{known[_SIGHT.get(name, name)].flag}: {problem}") from None
         return settings
 
     @classmethod
@@ -172,15 +198,49 @@ class Settings:
         Raises:
             InvalidRequest: A value is out of its range; begins with the setting's name.
         """
+        follow_up_k = self.follow_up_k
+        if follow_up_k is None and self.judged_by() == "titles":
+            follow_up_k = min(NAMED_ITEMS, self.k)
         return LoopOptions(
             k=self.k,
-            follow_up_k=self.follow_up_k,
+            follow_up_k=follow_up_k,
             max_rounds=self.max_rounds,
             compress=self.compress,
             tables=self.tables,
             routed=self.routed,
             trace=trace,
         )
+
+    def limits_of_sight(self) -> Sight:
+        """What the language model is shown at most, by the settings alone.
+
+        Raises:
+            InvalidRequest: A value is out of its range; begins with the field's name.
+        """
+        return Sight(pictures=self.llm_pictures, pixels=self.llm_picture_pixels, bytes=self.llm_picture_bytes)
+
+    def sight(self) -> Sight | None:
+        """What the language model is shown; ``None`` where it does not see.
+
+        Raises:
+            CriticError: The description of its processor cannot be read.
+        """
+        if not self.llm_sees:
+            return None
+        # Beside an endpoint elsewhere, the local stack's own model has nothing to say.
+        folder = self.model_folder if self.llm_url else self.model_files()
+        return self.limits_of_sight().of_processor(folder)
+
+    def judged_by(self) -> Literal["llm", "titles"]:
+        """Who judges the evidence: what ``critic`` says, or by the model that would.
+
+        Following names finds as many of the missing items as the small model of the local stack does, with its adapter
+        and without it, and takes no time (docs/loop.md, "Which critic").
+        """
+        if self.critic != "auto":
+            return self.critic
+        folder = None if self.llm_url else self.model_files()
+        return "titles" if folder is not None and folder.name == SMALL_MODEL else "llm"
 
     def tls_options(self) -> Tls | None:
         """How to encrypt; ``None`` for plain text."""
@@ -192,7 +252,7 @@ class Settings:
 
     def model_files(self) -> Path | None:
         """The critic's model folder, the local stack's when nothing else is said; ``None`` when there is none."""
-        folder = self.model_folder or self.home / "models" / "smollm2-135m-instruct"
+        folder = self.model_folder or self.home / "models" / SMALL_MODEL
         return folder if folder.is_dir() else None
 
 

@@ -17,10 +17,10 @@ from canopy_client.answer import Answer, Original
 from canopy_client.prompts import PROMPTS_VERSION
 
 #: Version of the form. 2 added the items, without which what was dropped could not be shown; 3 the switches of each
-#: question, what failed, and the stops that tell of failures.
-FORMAT: Final = 3
-#: Versions that are read: what 3 added has defaults.
-READ: Final = frozenset({2, FORMAT})
+#: question, what failed, and the stops that tell of failures; 4 the pictures that a model was shown.
+FORMAT: Final = 4
+#: Versions that are read: what 3 and 4 added has defaults.
+READ: Final = frozenset({2, 3, FORMAT})
 
 #: Largest trace that is read, in bytes: some thousand items of a page each.
 MAX_BYTES: Final = 32 * 1024 * 1024

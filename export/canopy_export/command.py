@@ -10,7 +10,7 @@ from rich.console import Console
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import NodeEncoding, Precision
-from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model
+from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model, precision_for
 from canopy_export.export import Profile, export_encoders
 
 
@@ -43,8 +43,8 @@ def export(
         str | None,
         typer.Option(
             envvar="CANOPY_PRECISION",
-            help="fp32 or bf16 for the node encoder's matrix products; by default bf16 with contextual in the embedded "
-            "profile, else fp32.",
+            help="fp32 or bf16 for the node encoder's matrix products; by default bf16 in the embedded profile with "
+            "the example's own adapters and with contextual, else fp32.",
         ),
     ] = None,
     profile: Annotated[str, typer.Option(envvar="CANOPY_PROFILE", help="embedded, onnx or tensorrt.")] = "embedded",
@@ -56,21 +56,28 @@ def export(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Leave the vision tower of a Qwen3-VL out: pictures are not seen.")
     ] = False,
+    plans: Annotated[
+        bool,
+        typer.Option(help="Build the plans of tensorrt, inside the container that serves; else only what they need."),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the revisions as JSON.")] = False,
 ) -> None:
     """Export an encoder to ONNX as query encoder and node encoder; what is up to date is left alone."""
     console = Console()
-    encoding = _node_encoding(node_encoding)
+    encoding, served, asked = _node_encoding(node_encoding), _profile(profile), _precision(precision)
+    if served == "embedded":
+        asked = precision_for(model, adapter, asked)
     exported = export_encoders(
         model or example_model(),
         repository,
         adapter=adapter_for(model, adapter, encoding),
         node_encoding=encoding,
-        precision=_precision(precision),
-        profile=_profile(profile),
+        precision=asked,
+        profile=served,
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
         pixels=not text_only,
+        plans=plans,
         report=(lambda _: None) if as_json else console.print,
     )
     if as_json:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from google.protobuf import text_format
+from msgspec import structs
 from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.errors import ExportError
@@ -32,9 +33,13 @@ from canopy_export.model_config import (
     WarmupInput,
     to_pbtxt,
 )
+from canopy_export.tensorrt.profiles import plan_rows, text_profiles
+from canopy_export.vision_config import EMBEDDED, MAPS, ONNX, PROFILES, PUBLISHED, TENSORRT, Sight, vision_configs
 
 #: Dimension of the example encoder, all-MiniLM-L6-v2; an export of another model writes the files again.
 DIMENSION: Final = 384
+#: Window of the same encoder: how wide its rows can be, and with that how many of them a TensorRT plan takes.
+WINDOW: Final = 256
 #: Requests that may wait for an encoder; one more is refused at once, which the client sees as an overloaded server.
 #: Models without a batch axis get no such queue: it is the dynamic batcher's, which in Triton 24.10 loses wake-ups
 #: where it cannot merge requests, and then takes one from its queue only when another comes in. See MAX_WAIT_MS.
@@ -73,69 +78,49 @@ _PIXEL_NODE_INPUTS: Final = {
     "input_ids": "IDS", "segment_ids": "SEGMENTS", "places": "PLACES", "slot_ids": "SLOTS", "features": "FEATURES"
 }  # fmt: skip
 _PIXEL_QUERY_INPUTS: Final = {**_QUERY_INPUTS, "places": "PLACES", "features": "FEATURES"}
-#: Maps of the vision tower, and axes of a position with the feature of a token.
-_MAPS, _PLACES = 4, 4
-#: Patches of one call of the vision tower in the embedded profile: the largest picture that is let through has 7,200.
-CALL_PATCHES: Final = 8192
-#: Configuration, platform, file and device of each profile.
-_PROFILES: Final = (
-    ("config.pbtxt", "tensorrt_plan", "model.plan", Kind.GPU),
-    ("configs/onnx.pbtxt", "onnxruntime_onnx", "model.onnx", Kind.CPU),
-    ("configs/embedded.pbtxt", "", "model.py", Kind.CPU),
-)
+#: Axes of a position, and the feature of a token.
+_PLACES: Final = 4
 #: Processes of a first step with pixels: while one decodes pictures and waits for the vision tower, the other plans.
 PIXEL_STEPS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """The vision tower of encoders that see pixels.
-
-    Attributes:
-        hidden: Numbers of a visual embedding.
-        patch: Numbers of a patch.
-    """
-
-    hidden: int
-    patch: int = 1536
-
-
-#: What stands in the vision tower's configuration until one is exported: the published model's.
-_PUBLISHED: Final = Sight(2048)
-
-
 def repository_configs(
-    dimension: int = DIMENSION, limits: Limits | None = None, sight: Sight | None = None
+    dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW, sight: Sight | None = None
 ) -> dict[str, ModelConfig]:
     """The configurations of the whole repository.
 
     Args:
         dimension: Size of the encoders' vectors.
-        limits: Published limits; the defaults where not given.
+        limits: Published limits; the defaults where not given. In the TensorRT profile requests have no more rows and
+            queries than a plan takes.
+        window: Most tokens of one sequence, of which the plans' profiles follow.
         sight: The vision tower where the encoders see pixels.
 
     Returns:
         Configurations by their path in the repository, for instance ``"query_encoder/configs/onnx.pbtxt"``.
     """
     limits = limits or Limits()
-    configs: dict[str, ModelConfig] = {}
-    for config in (
-        *_ensembles(dimension, sight),
-        *_python_models(dimension, {name: Parameter(value) for name, value in limits.to_parameters().items()}, sight),
-    ):
-        configs[f"{config.name}/config.pbtxt"] = config
-    encoders = (*_encoders(dimension, limits.max_rows, sight), *_vision(sight or _PUBLISHED))
+    configs: dict[str, ModelConfig] = {f"{config.name}/config.pbtxt": config for config in _ensembles(dimension, sight)}
+    for profile, own in _limits(limits, window).items():
+        parameters = {name: Parameter(value) for name, value in own.to_parameters().items()}
+        for config in _python_models(dimension, parameters, sight):
+            configs[f"{config.name}/{profile}"] = config
+    encoders = (*_encoders(dimension, limits, window, sight), *vision_configs(sight or PUBLISHED))
     for name, profile, config in (*encoders, *critic_configs()):
         configs[f"{name}/{profile}"] = config
     return configs
 
 
 def write_configs(
-    repository: Path, dimension: int = DIMENSION, limits: Limits | None = None, sight: Sight | None = None
+    repository: Path,
+    dimension: int = DIMENSION,
+    limits: Limits | None = None,
+    window: int = WINDOW,
+    sight: Sight | None = None,
 ) -> list[Path]:
     """Write every configuration that differs from what is there; returns the files that were written."""
     written = []
-    for name, config in repository_configs(dimension, limits, sight).items():
+    for name, config in repository_configs(dimension, limits, window, sight).items():
         path, text = repository / name, to_pbtxt(config)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
@@ -145,19 +130,22 @@ def write_configs(
     return written
 
 
-def fit(repository: Path, dimension: int, sight: Sight | None = None) -> bool:
+def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | None = None) -> bool:
     """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
+
+    Those of the TensorRT profile must be for plans of this window, with at most the rows that such plans take.
 
     Args:
         repository: The repository.
         dimension: Size of the encoders' vectors.
+        window: Most tokens of one sequence.
         sight: The vision tower where the encoders see pixels.
 
     Raises:
         ExportError: The node encoder's configuration cannot be parsed.
     """
     path = repository / "node_encoder" / "config.pbtxt"
-    wanted = repository_configs(dimension, sight=sight)
+    wanted = repository_configs(dimension, window=window, sight=sight)
     needed = [name for name, config in wanted.items() if sight or config.name != "vision_encoder"]
     if not all((repository / name).is_file() for name in needed):
         return False
@@ -167,7 +155,19 @@ def fit(repository: Path, dimension: int, sight: Sight | None = None) -> bool:
         raise ExportError(f"{path}: {error}") from None
     shapes = {tensor.name: tuple(tensor.dims) for tensor in (*config.input, *config.output)}
     encoder = wanted["node_encoder/config.pbtxt"]
-    return shapes == {tensor.name: tensor.dims for tensor in (*encoder.input, *encoder.output)}
+    profiles = [len(group.profile) for group in config.instance_group]
+    return (
+        shapes == {tensor.name: tensor.dims for tensor in (*encoder.input, *encoder.output)}
+        and profiles == [text_profiles(window)]
+        and config.max_batch_size <= plan_rows(window)
+    )
+
+
+def _limits(limits: Limits, window: int) -> dict[str, Limits]:
+    """The limits of each profile, by the file that holds its configuration."""
+    rows = plan_rows(window)
+    of_plans = structs.replace(limits, max_rows=min(rows, limits.max_rows), max_queries=min(rows, limits.max_queries))
+    return {TENSORRT: of_plans, ONNX: limits, EMBEDDED: limits}
 
 
 def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
@@ -271,8 +271,10 @@ def _python_models(dimension: int, limits: dict[str, Parameter], sight: Sight | 
     )
 
 
-def _encoders(dimension: int, max_rows: int, sight: Sight | None) -> list[tuple[str, str, ModelConfig]]:
+def _encoders(dimension: int, limits: Limits, window: int, sight: Sight | None) -> list[tuple[str, str, ModelConfig]]:
     configs = []
+    of_profile = _limits(limits, window)
+    profiles = tuple(map(str, range(text_profiles(window))))
     for name, output, widths in (
         ("query_encoder", Tensor("embedding", _FP32, (dimension,)), (16, 32)),
         ("node_encoder", Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
@@ -280,50 +282,24 @@ def _encoders(dimension: int, max_rows: int, sight: Sight | None) -> list[tuple[
         # A row is an element of a batch, so its axis is not written.
         rows = zip(_inputs_of(name, sight), _rows("", name, sight), strict=True)
         inputs = tuple(Tensor(inner, tensor.data_type, tensor.dims[1:]) for inner, tensor in rows)
-        for profile, platform, filename, kind in _PROFILES:
+        for profile, platform, filename, kind in PROFILES:
             config = ModelConfig(
                 name=name,
                 platform=platform,
                 backend="" if platform else "python",
                 default_model_filename=filename,
-                max_batch_size=max_rows,
+                max_batch_size=of_profile[profile].max_rows,
                 input=inputs,
                 output=(output,),
                 dynamic_batching=_QUEUE,
-                instance_group=(InstanceGroup(1, kind),),
+                # Of a plan's profiles the backend takes the one that fits a request best, and only of those named.
+                instance_group=(InstanceGroup(1, kind, profiles if profile == TENSORRT else ()),),
                 # Queries repeat from round to round and from user to user; node rows hardly ever do.
                 response_cache=ResponseCache() if name == "query_encoder" else None,
                 model_warmup=tuple(_warmup(inputs, width) for width in widths),
                 parameters={} if platform else _embedded_parameters(),
             )
             configs.append((name, profile, config))
-    return configs
-
-
-def _vision(sight: Sight) -> list[tuple[str, str, ModelConfig]]:
-    """The vision tower: a call holds frames of any number and size, one after another, so it has no batch axis."""
-    configs = []
-    for profile, platform, filename, kind in _PROFILES:
-        config = ModelConfig(
-            name="vision_encoder",
-            platform=platform,
-            backend="" if platform else "python",
-            default_model_filename=filename,
-            input=(
-                Tensor("patches", _FP32, (-1, sight.patch)),
-                Tensor("pos_idx", _INT64, (-1, 4)),
-                Tensor("pos_w", _FP32, (-1, 4)),
-                Tensor("pos_ids", _INT64, (-1, 2)),
-                Tensor("seg", _INT64, (-1,)),
-            ),
-            output=(
-                Tensor("visual", _FP32, (-1, sight.hidden)),
-                Tensor("deepstack", _FP32, (_MAPS - 1, -1, sight.hidden)),
-            ),
-            instance_group=(InstanceGroup(1, kind),),
-            parameters={} if platform else {"threads": Parameter("0"), "call_patches": Parameter(str(CALL_PATCHES))},
-        )
-        configs.append((config.name, profile, config))
     return configs
 
 
@@ -354,7 +330,7 @@ def _inputs_of(encoder: str, sight: Sight | None) -> dict[str, str]:
 def _rows(prefix: str, encoder: str, sight: Sight | None) -> tuple[Tensor, ...]:
     """The tensors of an encoder's rows as its ensembles call them, in the order of its inputs."""
     hidden = sight.hidden if sight else 0
-    shapes = {"places": (-1, _PLACES, -1), "features": (-1, _MAPS, -1, hidden)}
+    shapes = {"places": (-1, _PLACES, -1), "features": (-1, MAPS, -1, hidden)}
     return tuple(
         Tensor(prefix + outer, _FP32 if inner == "features" else _INT64, shapes.get(inner, (-1, -1)))
         for inner, outer in _inputs_of(encoder, sight).items()

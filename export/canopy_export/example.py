@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import NodeEncoding
+from canopy_backend.manifest import NodeEncoding, Precision
 
 #: The name that the example's manifests get.
 EXAMPLE_NAME: Final = "sentence-transformers/all-MiniLM-L6-v2"
 #: How its nodes are encoded where nothing else is asked for (docs/results/evaluation.md has the comparison).
 EXAMPLE_ENCODING: Final[NodeEncoding] = "separate"
+#: What the embedded profile computes the example's nodes in, with the project's adapters: at least 99.5 % of fragments
+#: are kept or dropped as in float32 (docs/results/runtimes.md).
+EXAMPLE_PRECISION: Final[Precision] = "bf16"
 #: In place of an adapter's folder: the base model as it is.
 NO_ADAPTER: Final = Path("none")
 
@@ -50,3 +53,20 @@ def adapter_for(model: Path | None, given: Path | None, node_encoding: NodeEncod
     if given is not None:
         return None if given == NO_ADAPTER else given
     return example_adapter(node_encoding) if model is None else None
+
+
+def precision_for(model: Path | None, adapter: Path | None, given: Precision | None) -> Precision | None:
+    """The node encoder's precision in the embedded profile.
+
+    Args:
+        model: The model that was asked for; ``None`` is the example.
+        adapter: The adapter that was asked for; ``None`` is the example's own.
+        given: The precision that was asked for.
+
+    Returns:
+        What was given; else :data:`EXAMPLE_PRECISION` with the example and its own adapter, which it was measured for,
+        and ``None`` with any other, which leaves the choice to the export.
+    """
+    if given is not None:
+        return given
+    return EXAMPLE_PRECISION if model is None and adapter is None else None

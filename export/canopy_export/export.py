@@ -24,9 +24,10 @@ from canopy_backend.manifest import (
 )
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
-from canopy_export.configs import Sight, fit, write_configs
+from canopy_export.configs import fit, write_configs
 from canopy_export.qwen3vl.repository import export_vision, vision_wanted, write_pixel_graph
 from canopy_export.source import OPSET, Source, adapter_revision, node_encoding_of, read_source
+from canopy_export.vision_config import Sight
 
 Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
 
@@ -47,6 +48,8 @@ _PRECISIONS: Final[dict[tuple[Profile, NodeEncoding], tuple[Precision, ...]]] = 
     ("embedded", "separate"): ("fp32", "bf16"),
     ("onnx", "contextual"): ("fp32",),
     ("onnx", "separate"): ("fp32",),
+    ("tensorrt", "contextual"): ("fp32",),
+    ("tensorrt", "separate"): ("fp32",),
 }
 _TOOLS: Final = ("torch", "transformers", "onnx", "peft")
 
@@ -79,6 +82,7 @@ def export_encoders(
     name: str | None = None,
     reader_tokenizer: Path | None = None,
     pixels: bool = True,
+    plans: bool = True,
     report: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Export a sentence-embedding model as query encoder and node encoder.
@@ -91,18 +95,20 @@ def export_encoders(
             ``contextual`` needs a model with mean pooling.
         precision: ``fp32``, or ``bf16`` for matrix products of the node encoder in bfloat16, which the embedded
             profile alone serves; by default ``bf16`` there with ``contextual``, else ``fp32``. The files are the same.
-        profile: ``embedded`` and ``onnx`` take the same ONNX files and differ in the configuration that Triton is
-            started with, and in the precisions that they serve.
+        profile: All take the same ONNX files and differ in the configuration that Triton is started with, and in the
+            precisions that they serve. ``tensorrt`` needs plans besides, built from those files.
         name: The model's name in the manifests; by default as its own configuration says.
         reader_tokenizer: ``tokenizer.json`` of the model that will read the evidence, for token counts; may be left
             out when the repository has one.
         pixels: Export a Qwen3-VL with its vision tower. Without it, as for any model of text, items' captions and
             transcripts are read, and their pictures are not seen.
+        plans: Build the plans of ``tensorrt``, which only the container that serves them can, on its GPU. Without,
+            they are built there later (:mod:`canopy_export.tensorrt.build`).
         report: Called with a line about each step.
 
     Raises:
         ExportError: The model cannot be exported, the adapter is for another model or node encoding, a gate did not
-            pass, the profile cannot be built here, or it does not serve the precision.
+            pass, the plans cannot be built here, or the profile does not serve the precision.
     """
     _require_profile(profile)
     source = read_source(Path(model), name=name)
@@ -111,9 +117,16 @@ def export_encoders(
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
     vision = vision_wanted(source) if pixels and source.chat else None
+    if vision is not None and profile == "tensorrt":
+        raise ExportError(
+            f"{model}: plans of encoders that see pixels are not built yet; take profile 'onnx', or the text side "
+            "alone (--text-only)"
+        )
     sight = Sight(vision.hidden) if vision else None
-    if not fit(repository, source.dimension, sight):  # otherwise an operator's own settings in them stand
-        write_configs(repository, source.dimension, sight=sight)
+    if not fit(
+        repository, source.dimension, source.window, sight
+    ):  # otherwise an operator's own settings in them stand
+        write_configs(repository, source.dimension, window=source.window, sight=sight)
     manifests: dict[str, EncoderManifest] = {}
     built = []
     wanted_manifests = {
@@ -141,17 +154,34 @@ def export_encoders(
     if vision is not None:
         vision, made = export_vision(source, repository / VISION_ENCODER, vision, report)
         built += [VISION_ENCODER] * made
+    if profile == "tensorrt":
+        _plans(repository, build=plans, report=report)
     return Exported(manifests[QUERY_ENCODER], manifests[NODE_ENCODER], tuple(built), vision)
 
 
 def _require_profile(profile: str) -> None:
     if profile not in get_args(Profile):
         raise ExportError(f"profile {profile!r}: expected one of {', '.join(get_args(Profile))}")
-    if profile == "tensorrt":
+
+
+def _plans(repository: Path, *, build: bool, report: Callable[[str], None]) -> None:
+    """Build the plans, or say how to.
+
+    Raises:
+        ExportError: They cannot be built here; the graphs are there, and the message says how to go on.
+    """
+    command = f"python3 -m canopy_export.tensorrt.build {repository}"
+    if not build:
+        report(f"no plans yet: run '{command}' inside the container that serves, on its GPU")
+        return
+    from canopy_export.tensorrt.build import build_repository
+
+    try:
+        build_repository(repository, report=report)
+    except ExportError as error:
         raise ExportError(
-            "profile 'tensorrt' needs the tensorrt package on a machine with the GPU that will serve, and this version "
-            "does not build plans yet: export with profile 'onnx' and start Triton with --model-config-name=onnx"
-        )
+            f"{error}; the graphs are written, so go on with '{command}' where plans can be built"
+        ) from None
 
 
 def _put_reader_tokenizer(given: Path | None, repository: Path) -> None:

@@ -60,10 +60,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """How many copies of the model run, and on what."""
+    """How many copies of the model run, on what, and which of a plan's profiles each takes, by number."""
 
     count: int = 1
     kind: Kind = Kind.CPU
+    profile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

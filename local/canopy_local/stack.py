@@ -150,7 +150,7 @@ def export(settings: StackSettings, report: Report) -> None:
     Raises:
         CanopyError: The export failed.
     """
-    from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model
+    from canopy_export.example import EXAMPLE_NAME, adapter_for, example_model, precision_for
     from canopy_export.export import export_encoders
 
     with locked(settings.critic_model.parent, report):
@@ -159,7 +159,7 @@ def export(settings: StackSettings, report: Report) -> None:
             settings.model_repository,
             adapter=adapter_for(settings.model, settings.adapter, settings.node_encoding),
             node_encoding=settings.node_encoding,
-            precision=settings.precision,
+            precision=precision_for(settings.model, settings.adapter, settings.precision),
             profile="embedded",
             name=None if settings.model else EXAMPLE_NAME,
             reader_tokenizer=settings.critic_model / "tokenizer.json",

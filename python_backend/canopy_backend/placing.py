@@ -16,11 +16,17 @@ Int32Array = npt.NDArray[np.int32]
 IntpArray = npt.NDArray[np.intp]
 
 
-def place_sequences(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[Int32Array]]:
+def place_sequences(
+    plans: Sequence[NodePlan | None], max_rows: int, widest: int
+) -> tuple[PackedRows, list[Int32Array]]:
     """Pack the sequences of all items, equal ones once.
+
+    Rows are as narrow as the longest sequence allows, and wider where they would be too many.
 
     Args:
         plans: One an item; ``None`` where nothing of it is encoded in these rows.
+        max_rows: Rows that are aimed at.
+        widest: Widest row that is tried for it.
 
     Returns:
         The rows, at least one, and for each item int32 ``[P, 4]``: node, row, slot and weight of each part.
@@ -31,7 +37,11 @@ def place_sequences(plans: Sequence[NodePlan | None]) -> tuple[PackedRows, list[
         return empty_row(), [np.zeros((0, 4), np.int32) for _ in plans]
     sequences = [sequence for sequence, _ in known]
     layouts = [layout for _, layout in known if layout] or None
-    rows = pack(sequences, row_width(longest(sequences, layouts)), layouts)
+    width = row_width(longest(sequences, layouts))
+    rows = pack(sequences, width, layouts)
+    while len(rows.input_ids) > max_rows and width < widest:
+        width *= 2
+        rows = pack(sequences, width, layouts)
     counts = np.ones(len(known), np.intp)
     for plan, mine in zip(plans, which, strict=True):
         if plan:

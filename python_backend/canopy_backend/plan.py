@@ -23,7 +23,7 @@ from canopy_backend.hierarchy import BRANCHING, Hierarchy, balanced
 from canopy_backend.items import Item, VideoItem, has_pictures
 from canopy_backend.limits import Limits
 from canopy_backend.manifest import NodeEncoding
-from canopy_backend.packing import PackedRows
+from canopy_backend.packing import PackedRows, row_width
 from canopy_backend.placing import leaves_covered, place_sequences, windows_hold
 from canopy_backend.qwen3vl.sight import SeenItem
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
@@ -266,9 +266,10 @@ def plan_request(
             else:
                 node_plans.append(plan_nodes(item, fragments, hierarchy, tokenizer, node_encoding))
         plans.append(ItemPlan(fragments, hierarchy, tokens, np.zeros((0, 4), np.int32)))
-    rows, parts = place_sequences(node_plans)
+    widest = row_width(tokenizer.window)
+    rows, parts = place_sequences(node_plans, limits.max_rows, widest)
     if len(rows.input_ids) > limits.max_rows:
-        _check_largest(items, node_plans, limits)
+        _check_largest(items, node_plans, limits, widest)
     limits.check("max_rows", len(rows.input_ids), "token rows of the items without a tree")
     plans = [replace(plan, parts=part) for plan, part in zip(plans, parts, strict=True)]
     none = np.zeros(0, np.int32)
@@ -386,9 +387,9 @@ def _require_dimension(tree: Tree, used: int, item: Item, index: int) -> None:
         raise InvalidItem(reason, index=index, item_id=item.id, field="tree")
 
 
-def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits) -> None:
+def _check_largest(items: Sequence[Item], plans: Sequence[NodePlan | None], limits: Limits, widest: int) -> None:
     """Refuse a request by its largest item's name where that item is too large even alone."""
     sizes = [sum(map(len, plan.sequences)) if plan else 0 for plan in plans]
     index = max(range(len(sizes)), key=sizes.__getitem__)
-    rows, _ = place_sequences([plans[index]])
+    rows, _ = place_sequences([plans[index]], limits.max_rows, widest)
     limits.check("max_rows", len(rows.input_ids), f"item {index} ({items[index].id!r:.80}): token rows")

@@ -20,6 +20,8 @@ from canopy_export.onnx_graph import packed_rows
 from canopy_export.onnx_session import OnnxSession
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
 from canopy_export.source import node_encoding_of, read_source
+from canopy_export.tensorrt.build import sizes_of
+from canopy_export.tensorrt.profiles import plan_rows
 
 
 def write_model(folder: Path, *, pooling: str = "pooling_mode_mean_tokens", seed: int = 0) -> Path:
@@ -200,9 +202,30 @@ def test_contextual_needs_mean_pooling(tmp_path: Path) -> None:
         export_encoders(model, tmp_path / "repository", node_encoding="contextual")
 
 
-def test_what_cannot_be_exported_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="tensorrt package"):
+def test_tensorrt_gets_graphs_and_configurations_and_says_where_plans_are_built(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    reader = tiny_model / "tokenizer.json"
+    exported = export_encoders(
+        tiny_model, tmp_path, profile="tensorrt", plans=False, reader_tokenizer=reader, report=lines.append
+    )
+    assert lines[-1].startswith(f"no plans yet: run 'python3 -m canopy_export.tensorrt.build {tmp_path}'")
+    for encoder in ("query_encoder", "node_encoder"):
+        assert (tmp_path / encoder / "1" / "model.onnx").is_file()
+        assert sizes_of(tmp_path / encoder / "1" / "model.onnx") == (
+            exported.node.window,
+            plan_rows(exported.node.window),
+        )
+    # Neither the container's TensorRT nor a GPU is here, whichever of the two is told.
+    with pytest.raises(ExportError, match="the graphs are written, so go on with 'python3 -m canopy_export"):
         export_encoders(tiny_model, tmp_path, profile="tensorrt")
+    assert export_encoders(tiny_model, tmp_path, profile="onnx").built == (), "the same files"
+
+
+def test_what_cannot_be_exported_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="profile 'tensorrt' serves fp32 only"):
+        export_encoders(tiny_model, tmp_path, profile="tensorrt", precision="bf16")
     with pytest.raises(ExportError, match=r"reader_tokenizer\.json.*--reader-tokenizer"):
         export_encoders(tiny_model, tmp_path)
     with pytest.raises(ExportError, match=r"config\.json"):

@@ -451,6 +451,20 @@ def test_a_picture_is_shown_where_the_page_holds_it(browser: Any, tmp_path: Path
     page.close()
 
 
+def test_what_failed_is_said(browser: Any, tmp_path: Path) -> None:
+    answer = replace(EXAMPLE.answers[0], text="", stop="reader_failed", error="the reader\u202e did <b>not</b> answer")
+    path = tmp_path / "failed.html"
+    path.write_text(page_of(replace(EXAMPLE, answers=[answer, EXAMPLE.answers[1]])), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    said = page.locator(".failure")
+    assert said.count() == 1
+    assert said.inner_text().startswith("What failed: the reader")
+    assert "<b>not</b> answer" in said.inner_text()
+    assert "The reader gave no answer" in page.locator(".totals").first.inner_text()
+    page.close()
+
+
 def test_an_answer_without_evidence_says_so(browser: Any, tmp_path: Path) -> None:
     answer = replace(EXAMPLE.answers[0], evidence=[], text="", stop="no_items")
     answer.rounds = [replace(EXAMPLE.answers[0].rounds[0], hits=[], verdict=None)]

@@ -13,7 +13,10 @@ from canopy_client.settings import Settings
 SERVER: Final = ("url", "deadline_s", "tls", "tls_roots", "tls_key", "tls_certificate")
 PIXELS: Final = ("pixels", "picture_hosts", "picture_http")
 STORE: Final = ("milvus_uri", "milvus_token", "corpus", "home")
-MODEL: Final = ("critic_url", "llm_url", "llm_model", "llm_key", "llm_parallel", "model_folder")
+MODEL: Final = (
+    "critic_url", "llm_url", "llm_model", "llm_key", "llm_parallel", "llm_sees", "llm_pictures", "llm_picture_pixels",
+    "llm_picture_bytes", "model_folder"
+)  # fmt: skip
 LOOP: Final = (
     "k", "follow_up_k", "max_rounds", "critic", "compress", "tables", "routed", "budget_tokens", "answer_deadline_s"
 )  # fmt: skip

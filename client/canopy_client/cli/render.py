@@ -148,12 +148,23 @@ def answer_panel(answer: Answer) -> Panel:
     ]
     if answer.tables_whole is not None:
         facts.append("tables: kept whole (aggregate question)" if answer.tables_whole else "tables: rows (lookup)")
+    facts += _pictures(answer)
     if answer.error:
         facts.append(f"failed: {answer.error}")
     if cited:
         facts.append(f"cites {cited}")
     body = Text.assemble((visible(answer.text) or "(no answer)", "bold"), "\n", (visible("\n".join(facts)), "dim"))
     return Panel(body, title="answer", title_align="left", border_style="blue")
+
+
+def _pictures(answer: Answer) -> list[str]:
+    """How many pictures the reader saw, and each that cannot be shown by the number of its item."""
+    found = [(one.number, picture) for one in answer.evidence for picture in one.pictures]
+    if not found:
+        return []
+    shown = sum(picture.shown for _, picture in found)
+    reasons: dict[str, None] = {f"[{number}] {picture.reason}": None for number, picture in found if picture.reason}
+    return [f"pictures: {shown} of {len(found)} shown", *(f"left out: {reason}" for reason in reasons)]
 
 
 def ingestion(console: Console, report: IngestionReport) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal, Protocol
 
 from canopy_client.deadline import Deadline
@@ -13,11 +14,55 @@ MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture for a model that sees.
+
+    Attributes:
+        base64: A JPEG file, in base64.
+        width: Pixels in a row.
+        height: Rows.
+        tokens: What it takes of a prompt, with the model's own marks around it.
+    """
+
+    base64: str = field(repr=False)
+    width: int
+    height: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A picture in a text, in front of the code point ``at``.
+
+    Where it stands is a number beside the text and not a mark inside of it, so no text can move it or spell one.
+    """
+
+    at: int
+    picture: Picture
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a chat."""
+    """One message of a chat.
+
+    Attributes:
+        role: Who speaks.
+        content: What is said.
+        pictures: Pictures in it, by place, for models that see.
+    """
 
     role: Literal["system", "user", "assistant"]
     content: str
+    pictures: tuple[Placed, ...] = ()
+
+    def parts(self) -> list[str | Picture]:
+        """Texts and pictures in order; no text is empty."""
+        edges = [0, *(one.at for one in self.pictures), len(self.content)]
+        texts = [self.content[start:end] for start, end in pairwise(edges)]
+        found: list[str | Picture] = [texts[0]]
+        for one, text in zip(self.pictures, texts[1:], strict=True):
+            found += [one.picture, text]
+        return [part for part in found if part != ""]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ CHATML: Final = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CHATML_TOKENS: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+#: Words around a picture in the chat that shows how a template marks one.
+_BEFORE, _BEHIND = "alpha", "omega"
+_TOKEN: Final = re.compile(r"<[^<>\s]+>")
 
 
 class ChatTemplate:
@@ -48,7 +51,9 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise CriticError(f"chat template: {error}") from None
         self._variables = variables or {}
-        tokens = sorted({token for token in special_tokens if len(token) > 1}, key=len, reverse=True)
+        marks = self._picture_marks()
+        self._picture = max(marks, key=len, default="")
+        tokens = sorted({token for token in (*special_tokens, *marks) if len(token) > 1}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, tokens))) if tokens else None
 
     @classmethod
@@ -70,17 +75,51 @@ class ChatTemplate:
             source = next((one["template"] for one in source if one.get("name") == "default"), None)
         return cls(source or CHATML, special | set(variables.values()) | set(CHATML_TOKENS), variables)
 
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether a picture can stand in the middle of a text, as the template says."""
+        return bool(self._picture)
+
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt, up to where the assistant's answer begins.
+        """The prompt, up to where the assistant's answer begins, with the model's own placeholder for each picture.
 
         Raises:
-            CriticError: The template refuses these messages.
+            CriticError: The template refuses these messages, or knows no pictures and there are some.
         """
-        chat = [{"role": message.role, "content": self._neutral(message.content)} for message in messages]
+        pictures = sum(len(message.pictures) for message in messages)
+        if pictures and not self._picture:
+            raise CriticError("chat template: it has no place for pictures; is this the template of a model that sees?")
+        prompt = self._rendered([{"role": message.role, "content": self._content(message)} for message in messages])
+        # The server puts the pictures where the placeholders are, in their order, so there is one for each.
+        if pictures and (found := prompt.count(self._picture)) != pictures:
+            raise CriticError(f"chat template: {found} placeholders for {pictures} pictures")
+        return prompt
+
+    def _rendered(self, chat: list[dict[str, Any]]) -> str:
         try:
             return self._template.render(messages=chat, add_generation_prompt=True, **self._variables)
         except jinja2.TemplateError as error:
             raise CriticError(f"chat template: {error}") from None
+
+    def _content(self, message: Message) -> str | list[dict[str, str]]:
+        if not message.pictures:
+            return self._neutral(message.content)
+        return [
+            {"type": "text", "text": self._neutral(part)} if isinstance(part, str) else {"type": "image"}
+            for part in message.parts()
+        ]
+
+    def _picture_marks(self) -> list[str]:
+        """The tokens by which the template marks a picture; none where it takes texts alone."""
+        texts = [{"type": "text", "text": word} for word in (_BEFORE, _BEHIND)]
+        try:
+            parts = self._rendered([{"role": "user", "content": texts}])
+            shown = self._rendered([{"role": "user", "content": [texts[0], {"type": "image"}, texts[1]]}])
+        except (CriticError, TypeError, ValueError):
+            return []  # It expects content to be text.
+        if "type" in parts:
+            return []  # It printed the list.
+        return _TOKEN.findall(shown.partition(_BEFORE)[2].partition(_BEHIND)[0])
 
     def _neutral(self, content: str) -> str:
         if self._special is None:

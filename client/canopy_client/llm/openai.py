@@ -99,7 +99,7 @@ class OpenAILanguageModel:
         """Answer a chat; see :class:`canopy_client.llm.base.LanguageModel`."""
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "messages": [{"role": message.role, "content": _content(message)} for message in messages],
             "max_tokens": max_tokens,
             "temperature": 0,
         }
@@ -142,6 +142,18 @@ class OpenAILanguageModel:
                 if len(content) > MAX_REPLY_BYTES:
                     raise CriticError(f"language model {self.name}: an answer of more than {MAX_REPLY_BYTES} bytes")
         return response.status_code, bytes(content)
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """A message's content: text, or its parts where it has pictures."""
+    if not message.pictures:
+        return message.content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{part.base64}"}}
+        for part in message.parts()
+    ]
 
 
 def _completion(content: bytes, name: str) -> Completion:

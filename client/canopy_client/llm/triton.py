@@ -111,13 +111,14 @@ class TritonLanguageModel:
         if max_tokens < 1:
             raise CriticError(f"critic: max_tokens is {max_tokens}; at least one token is needed for an answer")
         prompt = self._template.render(messages)
+        pictures = [one.picture.base64.encode() for message in messages for one in message.pictures]
         try:
             sampling: dict[str, Any] = {"temperature": 0.0, "max_tokens": max_tokens}
             if schema is not None:
                 sampling |= schema_parameter(*await self._server(deadline), schema)
 
             async def attempt() -> Completion:
-                return await self._attempt(prompt, sampling, deadline)
+                return await self._attempt(prompt, pictures, sampling, deadline)
 
             return await self._retry.run_async(attempt, deadline)
         except _KEPT:
@@ -125,12 +126,14 @@ class TritonLanguageModel:
         except CanopyError as error:
             raise CriticError(f"critic {self.name}: {error}") from None
 
-    async def _attempt(self, prompt: str, sampling: Mapping[str, Any], deadline: Deadline) -> Completion:
+    async def _attempt(
+        self, prompt: str, pictures: Sequence[bytes], sampling: Mapping[str, Any], deadline: Deadline
+    ) -> Completion:
         """One request. After the first message of its answer an error is final: the model has begun to work."""
         async with self._places.one(deadline, f"critic {self.name}"):
             timeout = deadline.timeout_s("critic")
             options = RequestOptions(timeout_us=deadline.timeout_us())
-            request = codec.critic_request(self._model, prompt, sampling, options)
+            request = codec.critic_request(self._model, prompt, sampling, options, pictures=pictures)
             # Without this, the end of an empty answer would be told by nothing but the end of the stream.
             request.parameters["triton_enable_empty_final_response"].bool_param = True
             return _joined(await self._chunks(request, timeout))

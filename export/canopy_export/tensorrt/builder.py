@@ -14,7 +14,7 @@ from typing import Final
 
 from canopy_backend.errors import ExportError
 from canopy_export.tensorrt.bindings import RTX, trt
-from canopy_export.tensorrt.profiles import Profile, profiles_for
+from canopy_export.tensorrt.profiles import WINDOW, Profile, profiles_for
 
 #: Memory that the builder may use for a layer's scratch, in bytes.
 WORKSPACE: Final = 4 << 30
@@ -66,6 +66,8 @@ def build_engine(
     path: Path,
     *,
     capabilities: Sequence[str] = (),
+    window: int = WINDOW,
+    rows: int | None = None,
     timing: bytes = b"",
     workspace: int = WORKSPACE,
 ) -> Engine:
@@ -75,6 +77,8 @@ def build_engine(
         path: The ONNX file; weights beside it are found.
         capabilities: Compute capabilities such as ``SM89`` to build for, TensorRT for RTX only; by default the GPU of
             this machine.
+        window: Most tokens of one sequence, for the profiles of a text graph.
+        rows: Most rows of one call, for the same; by default what the window allows.
         timing: A timing cache of an earlier build on a GPU of this kind, container's TensorRT only.
         workspace: Most scratch memory of a layer in bytes.
 
@@ -93,10 +97,12 @@ def build_engine(
         raise ExportError(f"{path}: TensorRT cannot parse it: {'; '.join(reasons) or '; '.join(log.errors)}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
+    # Rounding float32 to 19 bits is not for the builder to choose: what is reduced is so in the graph.
+    config.clear_flag(trt.BuilderFlag.TF32)
     if capabilities:
         _set_capabilities(config, capabilities)
     save_timing = _set_timing(config, timing)
-    profiles = profiles_for(_inputs(network))
+    profiles = profiles_for(_inputs(network), window, rows)
     for profile in profiles:
         config.add_optimization_profile(_optimisation(builder, profile))
     plan = builder.build_serialized_network(network, config)

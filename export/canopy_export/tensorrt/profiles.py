@@ -1,7 +1,8 @@
 """Which shapes each graph is optimised for.
 
-A profile has the smallest, the usual and the largest shape of every input. Nodes are short and many, so most profiles
-are narrow and tall; the server takes the first of a graph's profiles that a request fits.
+A profile has the smallest, the usual and the largest shape of every input. The server merges requests of equal width up
+to ``max_batch_size`` rows, whatever that width is, so every profile of a text graph takes as many rows, and the widest
+says how many that can be. A request with more rows than that is planned in wider ones (:mod:`canopy_backend.plan`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from canopy_backend.errors import ExportError
-from canopy_backend.packing import TOKENS_A_SLOT
+from canopy_backend.packing import TOKENS_A_SLOT, row_width
 
 #: Smallest, usual and largest value.
 Range: TypeAlias = tuple[int, int, int]
@@ -42,12 +43,16 @@ class Profile:
     shapes: dict[str, tuple[Shape, Shape, Shape]]
 
 
-#: Padded queries and packed nodes. The mask and the scores of a layer have rows x tokens x tokens numbers a head.
-_TEXT: Final[tuple[Bucket, ...]] = (
-    Bucket("narrow", (1, 64, 256), (16, 64, 64)),
-    Bucket("usual", (1, 16, 64), (16, 128, 256)),
-    Bucket("wide", (1, 1, 8), (16, 512, 2048)),
-)
+#: Tokens of one call at the widest. The mask and the scores of a layer have rows x tokens x tokens numbers a head: for
+#: 8 rows of 2,048 tokens and 16 heads 0.5 billion.
+CALL_TOKENS: Final = 16_384
+#: Window of a text graph where nothing else is known, that of a Qwen3-VL.
+WINDOW: Final = 2048
+#: Upper ends of the profiles of a text graph, in tokens, below its widest row.
+_WIDTHS: Final = (64, 256)
+#: Rows that a profile is tuned for: nodes are short and many.
+_USUAL_ROWS: Final = (64, 16, 1)
+_USUAL_TOKENS: Final = (64, 128, 512)
 #: Rows with pixels: few, and long.
 _PIXELS: Final[tuple[Bucket, ...]] = (
     Bucket("usual", (1, 4, 16), (16, 256, 1024)),
@@ -64,15 +69,34 @@ _LANGUAGE: Final = {"input_ids", "segment_ids", "position_ids", "last_index", "v
 _VISION: Final = {"patches", "pos_idx", "pos_w", "pos_ids", "seg"}
 
 
-def profiles_for(inputs: Inputs) -> tuple[Profile, ...]:
+def plan_rows(window: int) -> int:
+    """Rows of one call of a text graph, in every one of its profiles.
+
+    Args:
+        window: Most tokens of one sequence.
+    """
+    return max(1, CALL_TOKENS // row_width(window))
+
+
+def text_profiles(window: int) -> int:
+    """How many profiles a text graph has."""
+    return len(_text(window, plan_rows(window)))
+
+
+def profiles_for(inputs: Inputs, window: int = WINDOW, rows: int | None = None) -> tuple[Profile, ...]:
     """The profiles of a graph, which is told by the names of its inputs.
+
+    Args:
+        inputs: Names and shapes.
+        window: Most tokens of one sequence of a text graph.
+        rows: Most rows of one call of a text graph; :func:`plan_rows` where not given.
 
     Raises:
         ExportError: No graph of this project has these inputs.
     """
     names = set(inputs)
     if names in (_QUERY, _NODE):
-        buckets = _TEXT
+        buckets = _text(window, rows or plan_rows(window))
     elif names == _LANGUAGE:
         buckets = _PIXELS
     elif names == _VISION:
@@ -80,6 +104,18 @@ def profiles_for(inputs: Inputs) -> tuple[Profile, ...]:
     else:
         raise ExportError(f"inputs {sorted(names)}: not those of a query, node, language or vision graph")
     return tuple(_profile(bucket, inputs, packed=names == _NODE) for bucket in buckets)
+
+
+def _text(window: int, rows: int) -> tuple[Bucket, ...]:
+    """Padded queries and packed nodes, up to the row that holds a whole window."""
+    widest = row_width(window)
+    ends = (*(width for width in _WIDTHS if width < widest), widest)
+    return tuple(
+        Bucket(name, (1, min(usual_rows, rows), rows), (16, min(usual_tokens, end), end))
+        for name, end, usual_rows, usual_tokens in zip(
+            ("narrow", "usual", "wide"), ends, _USUAL_ROWS, _USUAL_TOKENS, strict=False
+        )
+    )
 
 
 def _profile(bucket: Bucket, inputs: Inputs, *, packed: bool) -> Profile:

@@ -45,10 +45,9 @@ def shrink(
     if len(payload) <= most:
         return payload
     height, width, _ = pixels.shape
-    library = pillow(item_id, field)
-    small = library.fromarray(pixels).resize(fitting(width, height, ENCODER_PIXELS), library.Resampling.BICUBIC)
+    small = resized(pixels, *fitting(width, height, ENCODER_PIXELS))
     for quality in _QUALITIES:
-        written = as_jpeg(np.asarray(small), quality)
+        written = as_jpeg(small, quality)
         if len(written) <= most:
             return written
     raise InvalidItem(f"is more than {most} bytes even as a small picture", item_id=item_id, field=field)
@@ -60,6 +59,14 @@ def fitting(width: int, height: int, most: int) -> tuple[int, int]:
         return width, height
     scale = math.sqrt(most / (width * height))
     return max(1, math.floor(width * scale)), max(1, math.floor(height * scale))
+
+
+def resized(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
+    """A picture, uint8 ``[h, w, 3]``, at another size, bicubic; itself where it has that size."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    library = pillow(None, None)
+    return np.asarray(library.fromarray(pixels).resize((width, height), library.Resampling.BICUBIC))
 
 
 def as_jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:

@@ -30,7 +30,19 @@ def image_size(height: int, width: int, settings: VisionSettings) -> tuple[int, 
     Raises:
         InvalidRequest: It has no pixels, or is longer than :data:`MAX_RATIO` times its width.
     """
-    return _fit(1, 1, height, width, settings.factor, settings.image_pixels)
+    return fitted(height, width, settings.factor, settings.image_pixels)
+
+
+def fitted(height: int, width: int, factor: int, budget: tuple[int, int]) -> tuple[int, int]:
+    """The same for any model of the family.
+
+    Args:
+        height: In pixels.
+        width: In pixels.
+        factor: Pixels of a token's side.
+        budget: Fewest and most pixels.
+    """
+    return _fit(1, 1, height, width, factor, budget)
 
 
 def video_size(frames: int, height: int, width: int, settings: VisionSettings) -> tuple[int, int]:

@@ -62,6 +62,7 @@ class Sight:
         node: The node graph: ``embeddings``.
         query: The query graph, which encodes whole items for retrieval: ``embedding``; ``None`` where they are not
             wanted.
+        rows: Most rows of a call of an encoder.
         bounds: What is decoded at most.
     """
 
@@ -70,6 +71,7 @@ class Sight:
     vision: Run
     node: Run
     query: Run | None = None
+    rows: int = MAX_TOKENS
     bounds: PixelBounds = BOUNDS
 
     def plan(self, item: Item, fragments: Fragments, hierarchy: Hierarchy) -> ContentPlan:
@@ -86,7 +88,9 @@ class Sight:
         covering = _cover(hierarchy, plan.nodes)
         vectors: list[FloatArray] = []
         whole: list[FloatArray] = []
-        for first, last in runs([row_width(len(sequence.ids)) for sequence in plan.sequences], MAX_TOKENS):
+        share = -(-MAX_TOKENS // self.rows)  # of a call's tokens, as no sequence takes more than a row
+        sizes = [max(share, row_width(len(sequence.ids))) for sequence in plan.sequences]
+        for first, last in runs(sizes, MAX_TOKENS):
             sequences = plan.sequences[first:last]
             features = self._see(sequences, plan.looks[first:last])
             rows = seen_rows(sequences, features, packed=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import EncoderManifest, VisionManifest
+from canopy_backend.plan_card import check_plan
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
@@ -31,12 +32,14 @@ def load_encoder(repository: Path, name: str) -> EncoderFiles:
     """Load the manifest and the tokenizer of an encoder.
 
     Raises:
-        ExportError: A file is missing, or the export was made for other templates than this code's.
+        ExportError: A file is missing, the export was made for other templates than this code's, or the encoder has a
+            plan that this machine cannot serve.
     """
     folder = repository / name
     # By its file name: with the folder alone, a missing folder would be read as the file.
     manifest = EncoderManifest.load(folder / "manifest.json")
     manifest.require_template(TEMPLATE_HASH)
+    check_plan(folder, manifest.files)
     return EncoderFiles(manifest, EncoderTokenizer(folder / TOKENIZER_FILE, manifest.window))
 
 
@@ -58,7 +61,7 @@ def load_vision(repository: Path, encoder: EncoderManifest) -> VisionSettings:
     """The settings of the vision tower that an encoder goes with.
 
     Raises:
-        ExportError: A file is missing, or the tower is another model's.
+        ExportError: A file is missing, the tower is another model's, or has a plan that this machine cannot serve.
     """
     folder = repository / VISION_ENCODER
     tower = VisionManifest.load(folder / "manifest.json")
@@ -66,6 +69,7 @@ def load_vision(repository: Path, encoder: EncoderManifest) -> VisionSettings:
         raise ExportError(
             f"the vision tower is of {tower.model!r}, the encoders of {encoder.model!r}; run the export again"
         )
+    check_plan(folder, tower.files)
     return VisionSettings.load(folder)
 
 

@@ -112,7 +112,7 @@ class PixelStep:
             vision, encoder = Call(VISION_ENCODER, ("visual", "deepstack")), Call(NODE_ENCODER, ("embeddings",))
             query = Call(QUERY_ENCODER, ("embedding",)) if whole else None
             self._calls = [call for call in (vision, encoder, query) if call is not None]
-            self._sight = Sight(node.tokenizer, settings, vision, encoder, query)
+            self._sight = Sight(node.tokenizer, settings, vision, encoder, query, limits.max_rows)
 
     def see(self, until: float) -> See | None:
         """How the items of one request are seen; ``None`` where encoders do not.

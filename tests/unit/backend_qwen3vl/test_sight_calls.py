@@ -109,6 +109,16 @@ def test_no_call_is_larger_than_its_bound(tokenizer_file: Path, monkeypatch: pyt
     np.testing.assert_allclose(found.whole, expected.whole, rtol=1e-6)
 
 
+def test_no_call_has_more_rows_than_an_encoder_takes(tokenizer_file: Path) -> None:
+    tokenizer = EncoderTokenizer(tokenizer_file, 512)
+    graphs = Graphs()
+    sight = Sight(tokenizer, SETTINGS, graphs.vision, graphs.node, graphs.query, rows=2)
+    item, hierarchy = clip(12), balanced(4)
+    found = sight.encode(sight.plan(item, fragment(item), hierarchy), hierarchy)
+    assert max(rows for rows, _ in graphs.shapes) <= 2
+    np.testing.assert_allclose(found.vectors, seen(item, Graphs(), tokenizer).vectors, rtol=1e-6)
+
+
 def test_a_clip_beyond_the_window_is_the_mean_of_its_topmost_nodes(tokenizer_file: Path) -> None:
     whole = seen(clip(12), Graphs(), EncoderTokenizer(tokenizer_file, 1024))
     assert whole.nodes.tolist() == list(range(7))

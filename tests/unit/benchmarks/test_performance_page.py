@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.counts import Count, since
-from benchmarks.duels import LIBRARY, OWN, OWN_NEW, SESSION, TRITON
+from benchmarks.duels import LIBRARY, OWN, OWN_NEW, SERVED, SESSION, TRITON
 from benchmarks.figures import draw
 from benchmarks.flood import Flood
 from benchmarks.growth import Drift
@@ -37,6 +37,7 @@ def setup() -> Setup:
         tree_kb=159.0,
         settings={"hierarchy": "1 instance"},
         revision="00112233aabbccdd",
+        precision="bf16",
     )
 
 
@@ -55,7 +56,7 @@ def results() -> Results:
         },
         cold={OWN: Side("cold", [500.0] * 3), LANGCHAIN: Side("LangChain", [200.0] * 3)},
         contextual={OWN: Side("contextual", [150.0] * 3), LANGCHAIN: Side("LangChain", [200.0] * 3)},
-        throughput={TRITON: [6000.0] * 3, SESSION: [6200.0] * 3, LIBRARY: [4500.0] * 3},
+        throughput={TRITON: [6000.0] * 3, SERVED: [6100.0] * 3, SESSION: [6200.0] * 3, LIBRARY: [4500.0] * 3},
         curves=[Curve("compress, with trees", 10, curve)],
         by_items=sizes,
         by_fragments=sizes,

@@ -18,7 +18,8 @@ from canopy_client import LoopOptions, Orchestrator, trace
 from canopy_client.cli import app, commands, mounted, render
 from canopy_client.deadline import Deadline
 from canopy_client.session import language_model
-from canopy_client.settings import MASK, Settings
+from canopy_client.settings import MASK, SMALL_MODEL, Settings
+from canopy_local.settings import StackSettings
 
 
 def test_arguments_come_before_the_environment_and_that_before_defaults() -> None:
@@ -49,7 +50,7 @@ def test_values_of_another_type_are_named(environment: dict[str, str], words: st
         Settings.load({}, environment)
 
 
-def test_every_switch_of_a_question_has_a_setting() -> None:
+def test_every_switch_of_a_question_has_a_setting(tmp_path: Path) -> None:
     environment = {
         "CANOPY_K": "5", "CANOPY_FOLLOW_UP_K": "3", "CANOPY_MAX_ROUNDS": "2", "CANOPY_COMPRESS": "no",
         "CANOPY_TABLES": "lookup", "CANOPY_ROUTED": "1", "CANOPY_CRITIC": "titles",
@@ -59,7 +60,34 @@ def test_every_switch_of_a_question_has_a_setting() -> None:
         k=5, follow_up_k=3, max_rounds=2, compress=False, tables="lookup", routed=True, trace=True
     )
     assert settings.critic == "titles"
-    assert Settings.load({}, {}).loop_options() == LoopOptions()
+    assert Settings.load({"home": tmp_path}, {}).loop_options() == LoopOptions()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "judge", "follow_up_k"),
+    [
+        (SMALL_MODEL, {}, "titles", 3),
+        (SMALL_MODEL, {"k": 2}, "titles", 2),
+        (SMALL_MODEL, {"follow_up_k": 7}, "titles", 7),
+        (SMALL_MODEL, {"critic": "llm"}, "llm", None),
+        (SMALL_MODEL, {"llm_url": "http://localhost:8000/v1"}, "llm", None),
+        ("a-larger-model", {}, "llm", None),
+        ("a-larger-model", {"critic": "titles"}, "titles", 3),
+    ],
+)
+def test_names_are_followed_where_only_the_small_model_would_judge(
+    tmp_path: Path, model: str, given: dict[str, object], judge: str, follow_up_k: int | None
+) -> None:
+    (tmp_path / model).mkdir()
+    settings = Settings.load({"model_folder": tmp_path / model, **given}, {})
+    assert settings.judged_by() == judge
+    assert settings.loop_options().follow_up_k == follow_up_k
+
+
+def test_the_local_stack_is_known_by_its_model(tmp_path: Path) -> None:
+    assert Settings.load({"home": tmp_path}, {}).judged_by() == "llm"
+    StackSettings(home=tmp_path).critic_model.mkdir(parents=True)
+    assert Settings.load({"home": tmp_path}, {}).judged_by() == "titles"
 
 
 def test_secrets_do_not_show() -> None:

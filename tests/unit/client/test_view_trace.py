@@ -83,8 +83,8 @@ FIRST = "answers__0__evidence__0"
     [
         ({}, "field 'format'"),
         ({"log": {"version": "1.2"}}, "field 'format'"),
-        ({"format": 1, "created": ""}, r"field 'format': 1, this version reads 2 to 3: ask again"),
-        ({"format": 4}, "use a newer canopy"),
+        ({"format": 1, "created": ""}, r"field 'format': 1, this version reads 2 to 4: ask again"),
+        ({"format": 5}, "use a newer canopy"),
         ([], "Expected `object`"),
         (edited(created=...), "field 'created'"),
         (edited(answers__0__question=7), r"field 'answers\[\.\.\.\]\.question'|field 'answers\[0\]\.question'"),

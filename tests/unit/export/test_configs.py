@@ -12,8 +12,9 @@ from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
-from canopy_export.configs import Sight, fit, repository_configs, write_configs
+from canopy_export.configs import fit, repository_configs, write_configs
 from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
+from canopy_export.vision_config import Sight
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 CONFIGS = repository_configs()
@@ -91,8 +92,22 @@ def test_profiles_of_an_encoder_differ_only_in_how_they_run() -> None:
         assert [(one.platform, one.backend) for one in profiles] == [
             ("tensorrt_plan", ""), ("onnxruntime_onnx", ""), ("", "python"),
         ]  # fmt: skip
-        for field in ("input", "output", "max_batch_size", "dynamic_batching", "response_cache"):
+        for field in ("input", "output", "dynamic_batching", "response_cache"):
             assert len({repr(getattr(one, field)) for one in profiles}) == 1
+        # A plan takes so many rows and no more; the others take any number.
+        assert [one.max_batch_size for one in profiles] == [64, 1024, 1024]
+
+
+def test_profiles_of_a_python_model_differ_only_in_their_limits() -> None:
+    for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
+        profiles = [
+            CONFIGS[f"{model}/{file}"] for file in ("config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt")
+        ]
+        assert profiles[1] == profiles[2]
+        ours = {name: one.string_value for name, one in profiles[0].parameters.items()}
+        theirs = {name: one.string_value for name, one in profiles[1].parameters.items()}
+        assert {name for name in ours if ours[name] != theirs[name]} == {"max_rows", "max_queries"}
+        assert dataclasses.replace(profiles[0], parameters={}) == dataclasses.replace(profiles[1], parameters={})
 
 
 def test_the_vision_tower_has_the_profiles_of_an_encoder_and_is_a_step_of_nothing() -> None:
@@ -189,7 +204,7 @@ def test_encoders_have_a_bounded_queue_and_models_without_batch_axis_no_batcher(
 
 
 def test_limits_are_published_and_bound_the_encoders() -> None:
-    limits = Limits(max_items=7, max_rows=32)
+    limits = Limits(max_items=7, max_rows=32, max_queries=16)
     configs = repository_configs(limits=limits)
     for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
         parameters = {name: value.string_value for name, value in configs[f"{model}/config.pbtxt"].parameters.items()}
@@ -202,16 +217,17 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert write_configs(tmp_path) == []
     assert fit(tmp_path, 384)
     assert not fit(tmp_path, 16)
+    assert not fit(tmp_path, 384, window=2048)
     assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
 
 
 def test_configurations_of_text_do_not_fit_an_encoder_that_sees(tmp_path: Path) -> None:
     write_configs(tmp_path, dimension=32)
-    assert not fit(tmp_path, 32, Sight(32))
+    assert not fit(tmp_path, 32, sight=Sight(32))
     write_configs(tmp_path, dimension=32, sight=Sight(32))
-    assert fit(tmp_path, 32, Sight(32))
+    assert fit(tmp_path, 32, sight=Sight(32))
     assert not fit(tmp_path, 32)
-    assert not fit(tmp_path, 32, Sight(64))
+    assert not fit(tmp_path, 32, sight=Sight(64))
     write_configs(tmp_path, dimension=32)
     (tmp_path / "vision_encoder" / "config.pbtxt").unlink()
     assert fit(tmp_path, 32), "a repository of text needs none"

@@ -15,6 +15,7 @@ from canopy_export.example import (
     adapter_for,
     example_adapter,
     example_model,
+    precision_for,
 )
 from canopy_export.source import node_encoding_of, read_source
 
@@ -29,6 +30,13 @@ def test_what_is_asked_for_is_taken() -> None:
     assert adapter_for(None, Path("own"), None) == Path("own")
     assert adapter_for(Path("model"), Path("own"), None) == Path("own")
     assert adapter_for(None, NO_ADAPTER, "contextual") is None
+
+
+def test_the_precision_is_the_example_s_where_it_was_measured_and_nothing_else_was_asked_for() -> None:
+    assert precision_for(None, None, None) == "bf16"
+    assert precision_for(None, None, "fp32") == "fp32"
+    assert precision_for(None, NO_ADAPTER, None) is None
+    assert precision_for(Path("model"), None, None) is None
 
 
 @pytest.mark.parametrize("encoding", ["separate", "contextual"])

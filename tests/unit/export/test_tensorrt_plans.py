@@ -9,11 +9,20 @@ from pathlib import Path
 import pytest
 
 from canopy_backend.errors import ExportError
+from canopy_backend.manifest import EncoderManifest
 from canopy_backend.packing import row_width
+from canopy_backend.plan_card import (
+    PLAN_FILE,
+    PlanCard,
+    check_plan,
+    compute_capability,
+    graph_hashes,
+    tensorrt_version,
+)
 from canopy_backend.tokenization import BUCKETS
-from canopy_export.tensorrt.build import PLAN_FILE, is_current
-from canopy_export.tensorrt.plans import PlanCard, compute_capability, graph_hashes
-from canopy_export.tensorrt.profiles import Profile, profiles_for
+from canopy_export.configs import repository_configs, write_configs
+from canopy_export.tensorrt.build import build_repository, is_current, sizes_of
+from canopy_export.tensorrt.profiles import CALL_TOKENS, Profile, plan_rows, profiles_for, text_profiles
 
 GRAPHS = {
     "query": {"input_ids": (-1, -1), "attention_mask": (-1, -1)},
@@ -45,12 +54,69 @@ def test_ranges_are_ranges_and_keep_fixed_axes(graph: str) -> None:
                 assert size == -1 or len(set(values)) == 1
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8])
-@pytest.mark.parametrize("tokens", [*BUCKETS, *(row_width(longest) for longest in (1, 100, 300, 2000))])
-def test_every_width_that_is_sent_has_a_profile(rows: int, tokens: int) -> None:
+@pytest.mark.parametrize("window", [8, 64, 128, 256, 384, 512, 2048])
+def test_every_shape_that_is_sent_has_a_profile(window: int) -> None:
+    """Any width up to a whole window, with any number of rows that the server merges."""
+    widths = {min(row_width(window), bucket) for bucket in BUCKETS} | {
+        row_width(longest) for longest in (1, 100, 300, 2000) if longest <= window
+    }
     for graph in ("query", "node"):
-        shapes = dict.fromkeys(GRAPHS[graph], (rows, tokens))
-        assert any(fits(profile, shapes) for profile in profiles_for(GRAPHS[graph]))
+        profiles = profiles_for(GRAPHS[graph], window)
+        assert len(profiles) == text_profiles(window)
+        for tokens in widths:
+            for rows in {1, 3, plan_rows(window)}:
+                if rows <= plan_rows(window):
+                    assert any(fits(profile, dict.fromkeys(GRAPHS[graph], (rows, tokens))) for profile in profiles)
+
+
+def test_rows_and_widths_of_a_call_are_bounded_together() -> None:
+    assert (plan_rows(256), plan_rows(2048), plan_rows(40_000)) == (64, 8, 1)
+    for window in (16, 256, 512, 2048):
+        for profile in profiles_for(GRAPHS["node"], window):
+            rows, tokens = profile.shapes["input_ids"][2]
+            assert rows == plan_rows(window)
+            assert rows * tokens <= CALL_TOKENS
+    for profile in profiles_for(GRAPHS["query"], 2048, rows=32):
+        assert profile.shapes["input_ids"][2][0] == 32
+
+
+@pytest.mark.parametrize("window", [256, 512, 2048])
+def test_configurations_agree_with_the_plans(window: int) -> None:
+    configs = repository_configs(dimension=64, window=window)
+    for encoder, graph in (("query_encoder", "query"), ("node_encoder", "node")):
+        config = configs[f"{encoder}/config.pbtxt"]
+        profiles = profiles_for(GRAPHS[graph], window)
+        assert config.instance_group[0].profile == tuple(map(str, range(len(profiles))))
+        assert all(profile.shapes["input_ids"][2][0] == config.max_batch_size for profile in profiles)
+        for warmup in config.model_warmup:
+            shapes = {name: (warmup.batch_size, *one.dims) for name, one in warmup.inputs.items()}
+            assert any(fits(profile, shapes) for profile in profiles)
+        for model in ("hierarchy", "planner", "tokenizer", "refinement", "tree_writer"):
+            limits = {name: one.string_value for name, one in configs[f"{model}/config.pbtxt"].parameters.items()}
+            assert limits["max_rows"] == limits["max_queries"] == str(config.max_batch_size)
+            others = configs[f"{model}/configs/onnx.pbtxt"]
+            assert others.parameters["max_rows"].string_value == "1024"
+
+
+def manifest(window: int) -> EncoderManifest:
+    return EncoderManifest(
+        model="m", model_revision="r", template="t", window=window, dimension=8, precision="fp32", pooling="mean"
+    )
+
+
+def test_a_repository_says_how_large_its_plans_are(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="no model for TensorRT here"):
+        build_repository(tmp_path)
+    write_configs(tmp_path, window=512)
+    with pytest.raises(ExportError, match=r"node_encoder has no 1/model\.onnx"):
+        build_repository(tmp_path)
+    encoder = tmp_path / "node_encoder"
+    manifest(512).save(encoder / "manifest.json")
+    assert sizes_of(encoder / "1" / "model.onnx") == (512, 32)
+    assert sizes_of(tmp_path / "graphs" / "language.onnx") == (2048, None)
+    (encoder / "config.pbtxt").write_text("max_batch_size: 0\n")
+    with pytest.raises(ExportError, match="no max_batch_size"):
+        sizes_of(encoder / "1" / "model.onnx")
 
 
 @pytest.mark.parametrize("patches", [4, 1024, 7200])
@@ -94,9 +160,55 @@ def test_a_plan_is_served_only_where_it_was_built_for(tmp_path: Path) -> None:
     assert is_current(graph, tmp_path, tensorrt="11.1.0.5", capability="9.0")
     graph.with_name("model.onnx.data").write_bytes(b"other weights")
     assert not is_current(graph, tmp_path, tensorrt="11.1.0.5", capability="9.0")
+    graph.with_name("model.onnx.data").write_bytes(b"weights")
+    rows = plan_rows(2048)
+    assert made.rows() == rows
+    assert is_current(graph, tmp_path, tensorrt="11.1.0.5", capability="9.0", rows=rows)
+    assert not is_current(graph, tmp_path, tensorrt="11.1.0.5", capability="9.0", rows=rows + 1)
     (tmp_path / PLAN_FILE).write_bytes(b"half a plan")
     with pytest.raises(ExportError, match="not the file that its description names"):
         made.require(tmp_path / PLAN_FILE, tensorrt="11.1.0.5", capability="9.0")
+
+
+def put_nvidia_smi(folder: Path, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+def test_a_server_says_which_plan_does_not_fit_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tmp_path / "repository" / "node_encoder"
+    (encoder / "1").mkdir(parents=True)
+    check_plan(encoder, {})  # no plan, nothing to check
+    graph, made = card(encoder / "1")
+    files = {f"1/{name}": digest for name, digest in graph_hashes(graph).items()}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check_plan(encoder, files)  # a machine of which nothing is known
+    put_nvidia_smi(tmp_path / "bin", "echo 9.0", monkeypatch)
+    check_plan(encoder, files)
+    with pytest.raises(ExportError, match=r"was built from another model\.onnx than the export's: build it again"):
+        check_plan(encoder, {**files, "1/model.onnx": "0" * 64})
+    put_nvidia_smi(tmp_path / "bin", "echo 8.9", monkeypatch)
+    repository = encoder.parent
+    told = rf"this machine has 8\.9.*python3 -m canopy_export\.tensorrt\.build {repository}; to serve without plans"
+    with pytest.raises(ExportError, match=told):
+        check_plan(encoder, files)
+    with pytest.raises(ExportError, match=r"TensorRT 11\.1\.0\.5, this machine has 10\.8\.0"):
+        made.require_machine(encoder / "1" / PLAN_FILE, tensorrt="10.8.0", capability="9.0")
+    made.require_machine(encoder / "1" / PLAN_FILE, tensorrt="11.1.0", capability="")
+
+
+@pytest.mark.parametrize(("number", "version"), [(101_303, "10.13.3"), (110_100, "11.1.0"), (8601, "8.6.1")])
+def test_the_version_of_the_runtime_library_is_read(number: int, version: str) -> None:
+    class Library:
+        @staticmethod
+        def getInferLibVersion() -> int:  # noqa: N802
+            return number
+
+    assert tensorrt_version(Library()) == version
+    assert tensorrt_version(object()) == ""
 
 
 def test_a_missing_or_broken_description_is_told(tmp_path: Path) -> None:
@@ -112,10 +224,7 @@ def test_a_missing_or_broken_description_is_told(tmp_path: Path) -> None:
     [("echo 9.0", None), ("echo No devices were found", "tells no compute capability"), ("exit 9", "does not tell")],
 )
 def test_the_gpu_is_asked(answer: str, message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{answer}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    put_nvidia_smi(tmp_path, answer, monkeypatch)
     if message is None:
         assert compute_capability() == "9.0"
         return

@@ -12,6 +12,7 @@ export function headView(answer, open) {
     el("p", { class: "eyebrow" }, "Question"),
     el("h1", { dir: "auto" }, answer.question),
     el("p", { class: "answer", dir: "auto" }, answer.text ? cite(answer, open) : "No answer."),
+    answer.error && el("p", { class: "failure" }, "What failed: ", quoted(answer.error)),
     totals(answer),
   );
 }
