@@ -8,6 +8,9 @@ from typing import Any, Final, NamedTuple
 
 PATH: Final = Path(__file__).parent / "canopy" / "files" / "dashboard.json"
 _PODS: Final = 'namespace=~"$namespace",pod=~"$pod"'
+#: Milvus' pods are none of those that are chosen.
+_MILVUS: Final = 'namespace=~"$namespace"'
+_SEARCHES: Final = f'function_name=~"Search|HybridSearch",{_MILVUS}'
 _WIDTH: Final = 24
 _COLUMNS: Final = 3
 _HEIGHT: Final = 8
@@ -153,6 +156,31 @@ ROWS: Final[dict[str, list[Panel]]] = {
             {
                 "prompt": "sum(rate(vllm:prompt_tokens_total{$pods}[$__rate_interval]))",
                 "generated": "sum(rate(vllm:generation_tokens_total{$pods}[$__rate_interval]))",
+            },
+        ),
+    ],
+    "Milvus": [
+        Panel(
+            "Searches",
+            "reqps",
+            {"{{status}}": f"sum by (status) (rate(milvus_proxy_req_count{{{_SEARCHES}}}[$__rate_interval]))"},
+            "By how they ended, and all of them together (total).",
+        ),
+        Panel(
+            "Search, 99 of 100",
+            "ms",
+            {
+                "{{query_type}}": "histogram_quantile(0.99, sum by (query_type, le) "
+                f"(rate(milvus_proxy_sq_latency_bucket{{{_MILVUS}}}[$__rate_interval])))"
+            },
+            "At Milvus' proxy.",
+        ),
+        Panel(
+            "Refused by rate limits",
+            "reqps",
+            {
+                "{{msg_type}}": "sum by (msg_type) "
+                f'(rate(milvus_proxy_rate_limit_req_count{{status="fail",{_MILVUS}}}[$__rate_interval]))'
             },
         ),
     ],

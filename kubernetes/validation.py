@@ -26,6 +26,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "kubernetes" / "canopy"
 DOCKERFILES: Final = sorted((ROOT / "docker").glob("*.Dockerfile"))
 COMPOSE: Final = ROOT / "docker" / "compose.yaml"
+#: Laid over it, for traces.
+COMPOSE_TRACING: Final = ROOT / "docker" / "compose.tracing.yaml"
 #: The oldest Kubernetes that Chart.yaml admits, and the newest whose schemas the validator has.
 VERSIONS: Final = ("1.29", kubernetes_validate.latest_version().rpartition(".")[0])
 #: Variables that the compose file asks for.
@@ -155,13 +157,18 @@ def hadolint() -> list[str]:
     return [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines()]
 
 
-def compose_services(profile: str) -> list[str]:
+def compose_services(profile: str, *, tracing: bool = False) -> list[str]:
     """Services that a profile starts, after Compose has checked the file against its schema.
+
+    Args:
+        profile: The profile.
+        tracing: With the file for traces laid over it.
 
     Raises:
         ValueError: It does not pass.
     """
-    done = _run("docker-compose", "-f", str(COMPOSE), "--profile", profile, "config", "--services", **COMPOSE_VARIABLES)
+    files = ["-f", str(COMPOSE), *(["-f", str(COMPOSE_TRACING)] if tracing else [])]
+    done = _run("docker-compose", *files, "--profile", profile, "config", "--services", **COMPOSE_VARIABLES)
     if done.returncode:
         raise ValueError(done.stderr.strip())
     return sorted(done.stdout.split())

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from canopy_client.answer import Answer
     from canopy_client.channels import Tls
     from canopy_client.clients import CanopyClient
+    from canopy_client.identity import request_id
     from canopy_client.orchestrator import LoopOptions, Orchestrator
     from canopy_client.retry import RetryPolicy
     from canopy_client.session import ask
@@ -26,6 +27,7 @@ __all__ = [
     "RetryPolicy",
     "Tls",
     "ask",
+    "request_id",
 ]
 
 _HOMES = {
@@ -37,6 +39,7 @@ _HOMES = {
     "RetryPolicy": "retry",
     "Tls": "channels",
     "ask": "session",
+    "request_id": "identity",
 }
 
 

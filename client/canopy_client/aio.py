@@ -17,7 +17,8 @@ from tritonclient.grpc import service_pb2_grpc
 from canopy_backend.errors import CanopyError, InvalidRequest, Restricted
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
-from canopy_client import jobs
+from canopy_client import identity, jobs
+from canopy_client.calls import recorded
 from canopy_client.channels import Tls, channel_options, check_target
 from canopy_client.codec import RequestOptions, limits_from_config, pixels_from_config
 from canopy_client.deadline import Deadline
@@ -167,9 +168,14 @@ class AsyncCanopyClient:
     async def _run(self, job: Job[T], deadline: Deadline) -> list[T]:
         """Send all parts, several at a time when there are several; the first error ends the call."""
         results: Results[T] = Results()
+        with identity.request_id():
+            await self._parts(job, deadline, results)
+        return results.in_order()
+
+    async def _parts(self, job: Job[T], deadline: Deadline, results: Results[T]) -> None:
         if len(job.parts) == 1:
             await self._part(job, job.parts[0], deadline, results)
-            return results.in_order()
+            return
         slots = asyncio.Semaphore(jobs.PARALLEL)
 
         async def part(one: Part) -> None:
@@ -183,7 +189,6 @@ class AsyncCanopyClient:
         except ExceptionGroup as failed:
             # One call, one error: the group holds the first and those that failed with it.
             raise failed.exceptions[0] from None
-        return results.in_order()
 
     async def _part(self, job: Job[T], part: Part, deadline: Deadline, results: Results[T]) -> None:
         """Send one part, or its halves, and theirs, until the server takes them: at most log2 of its size deep."""
@@ -196,17 +201,19 @@ class AsyncCanopyClient:
                 waiting.extend(job.after(current, error))
 
     async def _send(self, job: Job[T], part: Part, deadline: Deadline) -> list[T]:
-        response = await self._call(
-            self._stub().ModelInfer, lambda: job.build(part, RequestOptions(timeout_us=deadline.timeout_us())), deadline
-        )
-        return job.read(part, response)
+        def request() -> Any:
+            return job.build(part, RequestOptions(timeout_us=deadline.timeout_us(), request_id=identity.current()))
+
+        return job.read(part, await self._call(self._stub().ModelInfer, request, deadline))
 
     async def _call(self, method: Callable[..., Any], request: Callable[[], Any], deadline: Deadline) -> Any:
         async def attempt() -> Any:
             timeout = deadline.timeout_s()
-            try:
-                return await method(request(), timeout=timeout)
-            except grpc.aio.AioRpcError as error:
-                raise call_error(error, self.url) from None
+            message = request()
+            with recorded(message, self.url) as context:
+                try:
+                    return await method(message, timeout=timeout, **context)
+                except grpc.aio.AioRpcError as error:
+                    raise call_error(error, self.url) from None
 
         return await self._retry.run_async(attempt, deadline)

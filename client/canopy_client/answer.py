@@ -140,6 +140,7 @@ class Answer(msgspec.Struct, kw_only=True):
         reader_seconds: Time of the reader's call.
         error: What failed, in words, where ``stop`` names a failure or a deadline; else empty.
         options: The switches; ``None`` in traces of older versions.
+        request_id: Name of the question in logs and in the servers' requests; empty in traces of older versions.
     """
 
     question: str
@@ -156,3 +157,4 @@ class Answer(msgspec.Struct, kw_only=True):
     reader_seconds: float
     error: str = ""
     options: LoopOptions | None = None
+    request_id: str = ""

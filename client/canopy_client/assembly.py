@@ -220,8 +220,8 @@ class Assembler:
         for part, one in zip(parts, evidence, strict=True):
             placed += [replace(picture, at=before + picture.at) for picture in part.pictures]
             records.append(_records(self._pictures.get(one.item_id, ()), part.seen))
-            before += len(part.text) + 1 if part.regions else 0
-        text = "\n".join(part.text for part in parts if part.regions)
+            before += len(part.text) + 1 if part.text else 0
+        text = "\n".join(part.text for part in parts if part.text)
         return Prompt(text, tuple(part.regions for part in parts), tokens, tuple(placed), tuple(records))
 
     def _costs(self, texts: Sequence[str], evidence: Sequence[Evidence]) -> list[int]:

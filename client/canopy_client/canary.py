@@ -16,8 +16,6 @@ from canopy_backend.items import TextItem
 from canopy_client.channels import Tls
 from canopy_client.clients import CanopyClient
 from canopy_client.deadline import Deadline
-from canopy_client.llm.base import Message
-from canopy_client.llm.triton import TritonLanguageModel
 from canopy_client.retry import RetryPolicy
 
 #: Names of the servers, as everywhere else.
@@ -91,6 +89,10 @@ def _evidence(url: str, deadline: Deadline, tls: Tls | None) -> None:
 
 
 def _critic(url: str, deadline: Deadline, tls: Tls | None) -> None:
+    # Here, since they bring httpx and templates along: a third of what a probe of the evidence server would import.
+    from canopy_client.llm.base import Message
+    from canopy_client.llm.triton import TritonLanguageModel
+
     async def ask() -> None:
         model = TritonLanguageModel(url, retry=_ONCE, tls=tls)
         try:

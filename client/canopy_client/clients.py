@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,7 +17,8 @@ from tritonclient.grpc import service_pb2_grpc
 from canopy_backend.errors import CanopyError, InvalidRequest, Restricted
 from canopy_backend.evidence import Evidence
 from canopy_backend.limits import Limits
-from canopy_client import jobs
+from canopy_client import identity, jobs
+from canopy_client.calls import recorded
 from canopy_client.channels import Tls, channel_options, check_target
 from canopy_client.codec import RequestOptions, limits_from_config, pixels_from_config
 from canopy_client.deadline import Deadline
@@ -184,11 +186,19 @@ class CanopyClient:
     def _run(self, job: Job[T], deadline: Deadline) -> list[T]:
         """Send all parts, several at a time when there are several; the first error ends the call."""
         results: Results[T] = Results()
+        with identity.request_id():
+            self._parts(job, deadline, results)
+        return results.in_order()
+
+    def _parts(self, job: Job[T], deadline: Deadline, results: Results[T]) -> None:
         if len(job.parts) == 1:
             self._part(job, job.parts[0], deadline, results)
-            return results.in_order()
+            return
         with ThreadPoolExecutor(jobs.PARALLEL, thread_name_prefix="canopy") as pool:
-            futures: set[Future[None]] = {pool.submit(self._part, job, part, deadline, results) for part in job.parts}
+            # Each thread works in a copy of this context: the request's id, and the span that theirs are children of.
+            futures: set[Future[None]] = {
+                pool.submit(copy_context().run, self._part, job, part, deadline, results) for part in job.parts
+            }
             try:
                 while futures:
                     finished, futures = wait(futures, return_when=FIRST_COMPLETED)
@@ -197,7 +207,6 @@ class CanopyClient:
             finally:
                 for future in futures:
                     future.cancel()
-        return results.in_order()
 
     def _part(self, job: Job[T], part: Part, deadline: Deadline, results: Results[T]) -> None:
         """Send one part, or its halves, and theirs, until the server takes them: at most log2 of its size deep."""
@@ -210,21 +219,22 @@ class CanopyClient:
                 waiting.extend(job.after(current, error))
 
     def _send(self, job: Job[T], part: Part, deadline: Deadline) -> list[T]:
-        response = self._call(
-            self._stub.ModelInfer, lambda: job.build(part, RequestOptions(timeout_us=deadline.timeout_us())), deadline
-        )
-        return job.read(part, response)
+        def request() -> Any:
+            return job.build(part, RequestOptions(timeout_us=deadline.timeout_us(), request_id=identity.current()))
+
+        return job.read(part, self._call(self._stub.ModelInfer, request, deadline))
 
     def _call(self, method: Callable[..., Any], request: Callable[[], Any], deadline: Deadline) -> Any:
         def attempt() -> Any:
             timeout = deadline.timeout_s()
             message = request()
-            try:
-                return method(message, timeout=timeout)
-            except grpc.RpcError as error:
-                raise call_error(error, self.url) from None
-            except ValueError as error:
-                # All that gRPC says of a channel that was closed.
-                raise InvalidRequest(f"call to {self.url}: {error}") from None
+            with recorded(message, self.url) as context:
+                try:
+                    return method(message, timeout=timeout, **context)
+                except grpc.RpcError as error:
+                    raise call_error(error, self.url) from None
+                except ValueError as error:
+                    # All that gRPC says of a channel that was closed.
+                    raise InvalidRequest(f"call to {self.url}: {error}") from None
 
         return self._retry.run(attempt, deadline)

@@ -127,13 +127,16 @@ class Orchestrator:
         searching_s = None if deadline_s is None else deadline_s * (1 - READER_SHARE)
         run = Run(question, options or self._options, Deadline.after(deadline_s), Deadline.after(searching_s))
         run.room = None if self._sight is None else Room.of(self._sight)
-        try:
-            async for event in self._rounds(run):
-                yield event
-        except GaveUp:
-            logger.warning("round %d: %s: %s", len(run.rounds), run.stop, run.error)
-        answer = await self._answer(run)
-        logger.info("question answered: stop=%s rounds=%d seconds=%.2f", run.stop, len(run.rounds), answer.seconds)
+        with run.recorded():
+            try:
+                async for event in self._rounds(run):
+                    yield event
+            except GaveUp:
+                _warn(run)
+            run.end_rounds()
+            answer = await self._answer(run)
+        told = {"request_id": run.id, "stop": run.stop, "round": len(run.rounds), "seconds": round(answer.seconds, 3)}
+        logger.info("question answered", extra=told)
         yield Answered(answer)
 
     def answer_many(
@@ -191,12 +194,12 @@ class Orchestrator:
         """Search, record the hits, and return those that no earlier round had."""
         corpora: frozenset[str] | None = None
         if run.options.routed:
-            with timed(current, "route"), counting(run.calls):
+            with timed(run, current, "route"), counting(run.calls):
                 corpora = await _within(
                     router.route(self._router, current.query, run.searching), run.searching, "router"
                 )
             current.corpora = sorted(corpora)
-        with timed(current, "retrieve"):
+        with timed(run, current, "retrieve"):
             k = run.options.items_of(current.number)
             search = self._retriever.search(current.query, k, modalities=corpora, deadline=run.searching)
             hits: list[Hit] = await _within(search, run.searching, "retrieval")
@@ -218,7 +221,7 @@ class Orchestrator:
         if run.options.compress:
             evidence = await self._compress(run, current, items)
         else:
-            with timed(current, "compress"):
+            with timed(run, current, "compress"):
                 count, trace = self._assembler.count, run.options.trace
                 evidence = [whole(hit.item, hit.score, count, trace=trace) for hit in hits]
         run.items.extend(items)
@@ -231,7 +234,7 @@ class Orchestrator:
         """Prepare the pictures of new evidence, once for all prompts of the question."""
         if self._sight is None or run.room is None:
             return
-        with timed(current, "look"):
+        with timed(run, current, "look"):
             for item, one in zip(items, evidence, strict=True):
                 run.pictures[item.id] = await look(item, one, self._sight, run.room, run.searching)
 
@@ -242,7 +245,7 @@ class Orchestrator:
     async def _compress(self, run: Run, current: Round, items: list[Item]) -> list[Evidence]:
         if run.tables_whole is None and any(item.modality == "table" for item in items):
             run.tables_whole = await self._tables_whole(run, current)
-        with timed(current, "compress"):
+        with timed(run, current, "compress"):
             call = self._compressor.compress(
                 current.query,
                 items,
@@ -255,13 +258,13 @@ class Orchestrator:
     async def _tables_whole(self, run: Run, current: Round) -> bool:
         if run.options.tables != "classify":
             return run.options.tables == "whole"
-        with timed(current, "classify"), counting(run.calls):
+        with timed(run, current, "classify"), counting(run.calls):
             label = classifier.classify(self._classifier, run.question, run.searching)
             return await _within(label, run.searching, "classifier") == "aggregate"
 
     async def _judge(self, run: Run, current: Round) -> Verdict:
         judge = self._critic or LanguageModelCritic(self._llm, self._assembler_of(run), run.options.critic_tokens)
-        with timed(current, "critic"), counting(run.calls):
+        with timed(run, current, "critic"), counting(run.calls):
             call = judge.judge(run.question, tuple(run.evidence), tuple(run.searched), run.searching)
             current.verdict = await _within(call, run.searching, "critic")
         return current.verdict
@@ -290,6 +293,7 @@ class Orchestrator:
             reader_seconds=now - started,
             error=run.error,
             options=run.options,
+            request_id=run.id,
         )
 
     async def _read(self, run: Run, prompt: Prompt) -> str:
@@ -303,7 +307,7 @@ class Orchestrator:
             max_tokens=run.options.reader_tokens,
         )
         try:
-            with counting(run.calls):
+            with run.named("reader", run.span), counting(run.calls):
                 return (await _within(call, run.deadline, "reader")).text
         except DeadlineExceeded as error:
             run.failed("deadline", error)
@@ -311,8 +315,14 @@ class Orchestrator:
             if not run.evidence:
                 raise
             run.failed("reader_failed", error)
-        logger.warning("%s: %s", run.stop, run.error)
+        _warn(run)
         return run.last_answer()
+
+
+def _warn(run: Run) -> None:
+    """Log why the search or the reader ended early: by names, since the words may quote an item."""
+    told = {"request_id": run.id, "stop": run.stop, "round": len(run.rounds), "error": run.fault}
+    logger.warning("round %d ended by %s: %s", len(run.rounds), run.stop, run.fault, extra=told)
 
 
 async def _within(call: Awaitable[T], deadline: Deadline, what: str) -> T:

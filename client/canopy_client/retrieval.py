@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from canopy_backend.items import Modality
+from canopy_client import telemetry
 from canopy_client.deadline import Deadline
 from canopy_milvus import AsyncCorpus, Hit
 
@@ -63,12 +64,13 @@ class MilvusRetriever:
         vector = await self._vector(query)
         left = deadline.timeout_s("retrieval")
         options = {} if left is None or math.isinf(left) else {"deadline_s": left}
-        if modalities is None:
-            return await self._corpus.search(vector, k, **options)
-        chosen = [modality for modality in _MODALITIES if modality in modalities]
-        found = await asyncio.gather(
-            *(self._corpus.search(vector, k, modalities=[modality], **options) for modality in chosen)
-        )
+        with telemetry.span("search", kind="CLIENT", db_system="milvus", canopy_k=k):
+            if modalities is None:
+                return await self._corpus.search(vector, k, **options)
+            chosen = [modality for modality in _MODALITIES if modality in modalities]
+            found = await asyncio.gather(
+                *(self._corpus.search(vector, k, modalities=[modality], **options) for modality in chosen)
+            )
         return sorted((hit for hits in found for hit in hits), key=lambda hit: -hit.score)
 
     async def _vector(self, query: str) -> npt.NDArray[np.float32]:

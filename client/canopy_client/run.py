@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from canopy_backend.errors import CanopyError, DeadlineExceeded
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import Item
+from canopy_client import identity, telemetry
 from canopy_client.answer import Round, Stop
 from canopy_client.deadline import Deadline
 from canopy_client.options import LoopOptions
 from canopy_client.sight import Room, Seen
+from canopy_client.telemetry import Span
 from canopy_client.verdict import Verdict
 
 
@@ -46,6 +48,10 @@ class Run:
         tables_whole: What was decided of tables.
         stop: Why the loop ended.
         error: What failed, in words.
+        fault: The type of what failed last; the log has it instead of the words, which may quote an item.
+        id: Name of the question in logs and in the servers' requests.
+        span: The question's.
+        round_span: The round's.
     """
 
     question: str
@@ -66,10 +72,43 @@ class Run:
     tables_whole: bool | None = None
     stop: Stop = "max_rounds"
     error: str = ""
+    fault: str = ""
+    id: str = field(default_factory=lambda: identity.current() or identity.new())
+    span: Span = field(default_factory=Span)
+    round_span: Span = field(default_factory=Span)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """The whole question as a span. It is current in no block: the question is a generator, which others drive."""
+        self.span = telemetry.begin("question", None, canopy_request_id=self.id)
+        try:
+            yield
+        except BaseException as error:
+            self.round_span.fail(error)
+            self.span.fail(error)
+            raise
+        finally:
+            self.round_span.end()
+            self.span.set(canopy_stop=self.stop, canopy_rounds=len(self.rounds), canopy_items=len(self.items))
+            if self.fault:
+                self.span.fail(self.fault)
+            self.span.end()
+
+    def end_rounds(self) -> None:
+        """No round follows."""
+        self.round_span.end()
+
+    @contextmanager
+    def named(self, stage: str, around: Span) -> Iterator[Span]:
+        """A stage under the question's id, as a span inside another."""
+        with identity.request_id(self.id), around.active(), telemetry.span(stage) as span:
+            yield span
 
     def begin(self, number: int, query: str) -> Round:
         """A new round with its query."""
         current = Round(number=number, query=query)
+        self.round_span.end()
+        self.round_span = telemetry.begin("round", self.span, canopy_round=number)
         self.rounds.append(current)
         self.asked.add(_normal(query))
         return current
@@ -110,6 +149,7 @@ class Run:
     def failed(self, stop: Stop, error: CanopyError) -> None:
         """Note why it ended; an earlier reason is kept in the words."""
         self.stop = stop
+        self.fault = type(error).__name__
         told = " ".join(str(error).split()) or type(error).__name__
         self.error = f"{self.error}; {told}" if self.error else told
 
@@ -119,11 +159,12 @@ class Run:
 
 
 @contextmanager
-def timed(current: Round, stage: str) -> Iterator[None]:
-    """Add a stage's seconds to its round."""
+def timed(run: Run, current: Round, stage: str) -> Iterator[None]:
+    """Add a stage's seconds to its round, and a span."""
     started = time.monotonic()
     try:
-        yield
+        with run.named(stage, run.round_span):
+            yield
     finally:
         current.seconds[stage] = current.seconds.get(stage, 0.0) + time.monotonic() - started
 

@@ -122,6 +122,11 @@ class Settings:
         default="", metadata=_about("hosts that pictures and clips may be fetched from, with commas; empty: none")
     )
     picture_http: bool = field(default=False, metadata=_about("fetch pictures and clips over plain HTTP too"))
+    tracing_url: str = field(
+        default="",
+        metadata=_about("collector that spans are sent to, OTLP over HTTP: http://host:4318/v1/traces; empty: none"),
+    )
+    tracing_rate: float = field(default=0.01, metadata=_about("share of the questions that are traced, 0 to 1"))
     tls: bool = field(default=False, metadata=_about("encrypt the connections to both servers"))
     tls_roots: Path | None = field(default=None, metadata=_about("authorities to trust, PEM"))
     tls_key: Path | None = field(default=None, metadata=_about("the client's own key, PEM"))

@@ -183,7 +183,8 @@ async def look(item: Item, evidence: Evidence, sight: Sight, room: Room, deadlin
                 left -= pixels
             except CanopyError as error:
                 reason = str(error)
-                logger.warning("a picture is left out: %s", reason)
+                # By the error's name: its words have the item's.
+                logger.warning("a picture is left out: %s", type(error).__name__)
         if picture is not None and len(picture.base64) > room.bytes:
             picture, reason, room.bytes = None, f"over the {sight.bytes} bytes of a prompt's pictures", 0
         if picture is not None:

@@ -29,6 +29,13 @@ _ITEM = re.compile(
     r"(?P<reason>.*)"
 )
 _MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
+# Triton has no code of its own for these, and the request is not at fault: a model's process has died or was not heard
+# of in time, its shared memory cannot grow, a server that stops has unloaded the model. Another attempt, at best at
+# another replica, can succeed.
+_AWAY = re.compile(
+    r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size|.* has no available versions\Z",
+    re.S,
+)
 _PLACE = re.compile(r"(?<=\bitem )\d+")
 
 
@@ -63,6 +70,8 @@ def error_from_status(code: str, message: str) -> CanopyError:
     if code == "CANCELLED":
         # The server says so of work that it gave up because its time had passed.
         return DeadlineExceeded(message)
+    if code in ("INTERNAL", "NOT_FOUND") and _AWAY.match(message):
+        return ServerUnavailable(message)
     kind = CLASSES.get(code)
     if kind is None:
         return CanopyError(f"{code}: {message}")

@@ -23,6 +23,30 @@ from canopy_local.triton_server import launch, port_setting, ports, shm_prefix
 
 _POLL_S: Final = 0.25
 _CANARY_TIMEOUT_S: Final = 30.0
+#: A server that does not listen yet and whose processes together have used less than this in so many seconds hangs.
+_STILL_S: Final = 30.0
+_STILL_PROCESSOR_S: Final = 0.2
+
+
+class StandsStill(StackError):
+    """A starting server does nothing: Triton 24.10 can wait without end for a model's process that it started."""
+
+
+class _Progress:
+    """Whether a starting server still works, by the processor time of its processes."""
+
+    def __init__(self, entry: ServerState) -> None:
+        self._entry = entry
+        self._spent = 0.0
+        self._since = time.monotonic()
+
+    def stands_still(self) -> bool:
+        """Whether nothing was done for :data:`_STILL_S`; to be asked again and again."""
+        spent, now = procfs.processor_seconds(self._entry.processes), time.monotonic()
+        # A process that ends takes its time along.
+        if abs(spent - self._spent) >= _STILL_PROCESSOR_S:
+            self._spent, self._since = spent, now
+        return now - self._since > _STILL_S
 
 
 def check_ports(settings: StackSettings, name: str) -> None:
@@ -69,13 +93,21 @@ def start(
     return state.servers[name]
 
 
-def wait(settings: StackSettings, entry: ServerState, report: Report) -> Canary:
+def wait(settings: StackSettings, entry: ServerState, report: Report, *, patient: bool = False) -> Canary:
     """Wait until a server's canary passes.
 
+    Args:
+        settings: Where and how.
+        entry: The server.
+        report: Told when it is ready.
+        patient: Wait all the time there is for a server that does nothing.
+
     Raises:
+        StandsStill: It does nothing and does not listen.
         StackError: It died, was not ready in time, or answers wrongly; with the end of its log.
     """
     until = time.monotonic() + settings.start_timeout_s
+    progress = _Progress(entry)
     last = "it does not listen yet"
     while time.monotonic() < until:
         if not entry.alive:
@@ -90,6 +122,8 @@ def wait(settings: StackSettings, entry: ServerState, report: Report) -> Canary:
             else:
                 report(f"{entry.name} server is ready on {settings.host}:{entry.ports['grpc']} (gRPC)")
                 return passed
+        elif not patient and progress.stands_still():
+            raise StandsStill(f"the {entry.name} server did nothing for {_STILL_S:.0f} s while it started")
         time.sleep(_POLL_S)
     raise _failed(settings, entry, f"was not ready after {settings.start_timeout_s:.0f} s ({last})")
 

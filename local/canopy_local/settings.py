@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -40,6 +40,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
         start_timeout_s: Seconds that a server may take until its canary passes.
         stop_timeout_s: Seconds that a server may take to stop before it is killed.
         cache_bytes: Size of the evidence server's response cache.
+        tracing_url: Collector that the servers send their spans to, OTLP over HTTP with its path; empty for none.
+        tracing_rate: Share of the requests that are traced, 0 to 1, of those that bring no trace of their own.
     """
 
     home: Path = PROJECT / ".canopy"
@@ -61,6 +63,8 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 300.0
     stop_timeout_s: float = 20.0
     cache_bytes: int = 67_108_864
+    tracing_url: str = ""
+    tracing_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **given: Any) -> StackSettings:

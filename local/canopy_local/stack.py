@@ -105,7 +105,13 @@ def up(
                 report(f"starting the {name} server")
                 started.append(processes.start(settings, state, name, server=server, critic=critic, tied=tied))
             for entry in started:
-                processes.wait(settings, entry, report)
+                try:
+                    processes.wait(settings, entry, report)
+                except processes.StandsStill as error:
+                    report(f"{error}; starting it a second time")
+                    processes.stop(settings, state, entry.name, report)
+                    again = processes.start(settings, state, entry.name, server=server, critic=critic, tied=tied)
+                    processes.wait(settings, again, report, patient=True)
         except BaseException:
             for name in todo:
                 processes.stop(settings, state, name, report)

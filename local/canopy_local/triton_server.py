@@ -12,7 +12,7 @@ from typing import Final
 from canopy_backend.errors import StackError
 from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest
 from canopy_backend.triton.artefacts import NODE_ENCODER, VISION_ENCODER
-from canopy_backend.triton.critic import MODEL_VARIABLE
+from canopy_backend.triton.critic import MODEL_VARIABLE, TRACING_VARIABLE
 from canopy_local.environments import CRITIC, Environment, libpython
 from canopy_local.procfs import TOKEN_VARIABLE
 from canopy_local.settings import StackSettings
@@ -81,6 +81,7 @@ def launch(
         "SPT_NOENV": "1",
     }
     if name == CRITIC:
+        variables[TRACING_VARIABLE] = settings.tracing_url
         variables[MODEL_VARIABLE] = str(settings.critic_model)
         variables["OMP_NUM_THREADS"] = str(settings.critic_threads or len(os.sched_getaffinity(0)))
     elif settings.threads:
@@ -147,5 +148,29 @@ def _flags(settings: StackSettings, name: str, token: str, wheel: Path, backend_
         ["--disable-auto-complete-config"]
         + [f"--{flag}={value}" for flag, value in flags.items()]
         + [f"--load-model={model}" for model in models(settings, name)]
+        + _tracing(settings, name)
         + [f"--backend-config=python,{key}={value}" for key, value in python.items()]
     )
+
+
+def one_in(share: float) -> int:
+    """A share of requests as Triton takes it: one in so many; 0 for those alone that bring a trace of their own."""
+    return max(1, round(1 / share)) if share else 0
+
+
+def _tracing(settings: StackSettings, name: str) -> list[str]:
+    """Spans of each request and of its steps. A request with a ``traceparent`` is always recorded."""
+    if not settings.tracing_url:
+        return []
+    options = {
+        "mode": "opentelemetry",
+        "opentelemetry,url": settings.tracing_url,
+        "opentelemetry,resource": f"service.name=canopy-{name}",
+        "rate": one_in(settings.tracing_rate),
+        "level": "TIMESTAMPS",
+    }
+    flags = [f"--trace-config={option}={value}" for option, value in options.items()]
+    if name == CRITIC:
+        # The model hands the trace on to vLLM; Triton gives headers to models as parameters, where it is told to.
+        flags.append("--grpc-header-forward-pattern=traceparent")
+    return flags

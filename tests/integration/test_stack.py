@@ -227,3 +227,30 @@ def test_failed_start_shows_the_log_and_leaves_nothing(settings: StackSettings, 
         stack_module.processes.wait(broken, entry, stack_module.silent)
     stack_module.processes.stop(broken, state, "evidence", stack_module.silent)
     assert entry.processes == []
+
+
+def test_a_server_that_hangs_while_it_starts_is_started_a_second_time(
+    settings: StackSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton can wait without end for a model's process; standing still is what that looks like from outside."""
+    stack_module.down(settings, servers=EVIDENCE)
+    monkeypatch.setattr(stack_module.processes, "_STILL_S", 3.0)
+    quick = msgspec.structs.replace(settings, stop_timeout_s=1.0)
+    first: list[int] = []
+
+    def hang() -> None:
+        entry = None
+        while entry is None or not entry.pid:
+            entry = State.load(settings).servers.get("evidence")
+        os.kill(entry.pid, signal.SIGSTOP)
+        first.append(entry.pid)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    lines: list[str] = []
+    (server,) = stack_module.up(quick, servers=EVIDENCE, report=lines.append, tied=True).servers
+    thread.join(10)
+    assert server.up
+    assert first != [server.pid]
+    assert procfs.start_ticks(first[0]) is None
+    assert sum("starting it a second time" in line for line in lines) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,10 @@ import typer.core
 from rich.console import Console
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, EncoderMismatch, LimitExceeded, ServerUnavailable
+from canopy_client import logs
 from canopy_client.cli import commands, demo, limits, probe, render, view
 from canopy_client.cli.mounted import mount
+from canopy_client.logs import LogFormat, LogLevel
 
 _HINTS: tuple[tuple[type[CanopyError], str], ...] = (
     (ServerUnavailable, "start the local stack with 'canopy up', or say where the servers are (canopy config)"),
@@ -51,12 +52,15 @@ def tell(error: BaseException) -> None:
 
 def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show logs, and tracebacks of errors.")] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="CANOPY_LOG_LEVEL", help="Lowest level of the log's lines.", show_envvar=True)
+    ] = "error",
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="CANOPY_LOG_FORMAT", help="Lines of text, or of JSON.", show_envvar=True)
+    ] = "text",
 ) -> None:
     """Hierarchical evidence for retrieval-augmented generation."""
-    level = logging.DEBUG if debug else logging.ERROR
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Milvus Lite serves from inside this process and logs a traceback for each call that it does not know.
-    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    logs.configure("debug" if debug else log_level, log_format)
 
 
 def build() -> typer.Typer:

@@ -17,7 +17,7 @@ from canopy_backend.sources import read_items
 from canopy_client import trace as trace_file
 from canopy_client.answer import Answer
 from canopy_client.cli import render
-from canopy_client.cli.options import LOOP, MODEL, PIXELS, SERVER, STORE, AsJson, takes
+from canopy_client.cli.options import LOOP, MODEL, PIXELS, SERVER, STORE, TRACING, AsJson, takes
 from canopy_client.clients import CanopyClient
 from canopy_client.deadline import Deadline
 from canopy_client.events import Answered
@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-@takes(*SERVER, *STORE, *PIXELS)
+@takes(*SERVER, *STORE, *PIXELS, *TRACING)
 def index(settings: Settings, files: Files, as_json: AsJson = False) -> None:
     """Index items of files; those that are stored unchanged are skipped, so it is safe to run again."""
     report = index_files(settings, files, Console(stderr=True, quiet=as_json))
@@ -69,7 +69,7 @@ def items_of(settings: Settings, files: list[Path], client: CanopyClient) -> Ite
     return fill_pictures(items, FetchRules.of_hosts(settings.picture_hosts, allow_http=settings.picture_http))
 
 
-@takes(*SERVER, *STORE, *MODEL, *LOOP)
+@takes(*SERVER, *STORE, *MODEL, *LOOP, *TRACING)
 def ask(
     settings: Settings,
     question: Annotated[str, typer.Argument(help="What to ask of the indexed items.")],
@@ -86,7 +86,7 @@ def ask(
         raise CriticError(answer.error)
 
 
-@takes(*SERVER, *PIXELS)
+@takes(*SERVER, *PIXELS, *TRACING)
 def compress(
     settings: Settings,
     files: Files,
@@ -106,7 +106,7 @@ def compress(
         render.evidence_list(Console(), evidence)
 
 
-@takes(*SERVER, *STORE, *MODEL, *LOOP)
+@takes(*SERVER, *STORE, *MODEL, *LOOP, *TRACING)
 def config(settings: Settings, as_json: AsJson = False) -> None:
     """Show every setting: flag, variable, value, meaning."""
     if as_json:

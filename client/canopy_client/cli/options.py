@@ -8,9 +8,11 @@ from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
+from canopy_client import telemetry
 from canopy_client.settings import Settings
 
 SERVER: Final = ("url", "deadline_s", "tls", "tls_roots", "tls_key", "tls_certificate")
+TRACING: Final = ("tracing_url", "tracing_rate")
 PIXELS: Final = ("pixels", "picture_hosts", "picture_http")
 STORE: Final = ("milvus_uri", "milvus_token", "corpus", "home")
 MODEL: Final = (
@@ -46,7 +48,11 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         ordered = sorted([*own, *added], key=lambda parameter: parameter.kind)
 
         def command(**values: Any) -> None:
-            function(settings=Settings.load({name: values.pop(name) for name in names}), **values)
+            settings = Settings.load({name: values.pop(name) for name in names})
+            # The probe stays out: it runs in the servers' pods, without the packages that send spans.
+            url = settings.tracing_url if "tracing_url" in names else ""
+            with telemetry.exporting(url, settings.tracing_rate):
+                function(settings=settings, **values)
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]

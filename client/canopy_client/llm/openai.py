@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, ServerUnavailable
+from canopy_client import identity, telemetry
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import MAX_REPLY_BYTES, Completion, Message
 from canopy_client.llm.places import PARALLEL, Places
@@ -118,8 +119,9 @@ class OpenAILanguageModel:
             timeout = deadline.timeout_s("language model")
             try:
                 # The client's own timeouts are those of a single read: an answer in drops would outlast them.
-                async with asyncio.timeout(timeout):
-                    status, content = await self._post(payload)
+                with telemetry.span("chat", kind="CLIENT", canopy_request_id=identity.current()):
+                    async with asyncio.timeout(timeout):
+                        status, content = await self._post(payload)
             except httpx.ConnectError as error:
                 raise ServerUnavailable(f"language model {self.name}: {error}") from None
             except TimeoutError:
@@ -136,7 +138,12 @@ class OpenAILanguageModel:
     async def _post(self, payload: bytes) -> tuple[int, bytes]:
         """Status and body of the reply; a body is read no further than an answer can be long."""
         content = bytearray()
-        async with self._client.stream("POST", f"{self._url}/chat/completions", content=payload) as response:
+        headers = telemetry.headers()
+        if name := identity.current():
+            # vLLM's server takes it for the request's own name, and logs it.
+            headers["X-Request-Id"] = name
+        address = f"{self._url}/chat/completions"
+        async with self._client.stream("POST", address, content=payload, headers=headers) as response:
             async for part in response.aiter_bytes():
                 content += part
                 if len(content) > MAX_REPLY_BYTES:

@@ -13,8 +13,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, Restricted, ServerUnavailable
-from canopy_client import codec
+from canopy_client import codec, identity
 from canopy_client.aio import open_channel
+from canopy_client.calls import recorded
 from canopy_client.channels import Tls, check_target
 from canopy_client.codec import CriticChunk, RequestOptions
 from canopy_client.deadline import Deadline
@@ -132,17 +133,18 @@ class TritonLanguageModel:
         """One request. After the first message of its answer an error is final: the model has begun to work."""
         async with self._places.one(deadline, f"critic {self.name}"):
             timeout = deadline.timeout_s("critic")
-            options = RequestOptions(timeout_us=deadline.timeout_us())
+            options = RequestOptions(timeout_us=deadline.timeout_us(), request_id=identity.current())
             request = codec.critic_request(self._model, prompt, sampling, options, pictures=pictures)
             # Without this, the end of an empty answer would be told by nothing but the end of the stream.
             request.parameters["triton_enable_empty_final_response"].bool_param = True
-            return _joined(await self._chunks(request, timeout))
+            with recorded(request, self._url) as context:
+                return _joined(await self._chunks(request, timeout, context))
 
-    async def _chunks(self, request: Any, timeout: float | None) -> list[CriticChunk]:
+    async def _chunks(self, request: Any, timeout: float | None, context: Mapping[str, Any]) -> list[CriticChunk]:
         """All messages of one answer; the call is over when this ends, however it ends."""
         chunks: list[CriticChunk] = []
         size = 0
-        call = self._stub().ModelStreamInfer(_once(request), timeout=timeout)
+        call = self._stub().ModelStreamInfer(_once(request), timeout=timeout, **context)
         try:
             # To the end of the stream, not to the last piece: one left early can keep Triton 24.10 from unloading.
             async for message in call:
@@ -150,8 +152,8 @@ class TritonLanguageModel:
                 size += len(chunks[-1].text)
                 if size > MAX_REPLY_BYTES:
                     raise CriticError(f"an answer of more than {MAX_REPLY_BYTES} bytes")
-        except grpc.aio.AioRpcError as error:
-            mapped = call_error(error, self._url)
+        except (grpc.aio.AioRpcError, ServerUnavailable) as error:
+            mapped = error if isinstance(error, CanopyError) else call_error(error, self._url)
             if chunks and not isinstance(mapped, DeadlineExceeded):
                 raise CriticError(f"the stream broke after {len(chunks)} messages: {mapped}") from None
             raise mapped from None

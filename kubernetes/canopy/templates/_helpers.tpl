@@ -56,6 +56,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{- define "canopy.tracingPort" -}}
+{{- regexFind ":[0-9]+(/|$)" .Values.tracing.url | trimAll ":/" | default "4318" -}}
+{{- end -}}
+
 {{/* Rules between values, which a schema cannot say. */}}
 {{- define "canopy.validate" -}}
 {{- $values := .Values -}}
@@ -158,7 +162,8 @@ capabilities:
 - --trace-config=mode=opentelemetry
 - --trace-config=opentelemetry,url={{ $root.Values.tracing.url }}
 - --trace-config=opentelemetry,resource=service.name=canopy-{{ .component }}
-- --trace-config=rate={{ $root.Values.tracing.rate }}
+{{- /* Triton takes one in so many; 0 for those alone that bring a trace. */}}
+- --trace-config=rate={{ if gt (float64 $root.Values.tracing.rate) 0.0 }}{{ max 1 (int (round (divf 1 $root.Values.tracing.rate) 0)) }}{{ else }}0{{ end }}
 - --trace-config=level=TIMESTAMPS
 {{- end }}
 {{- range .server.extraArguments }}
@@ -174,6 +179,8 @@ capabilities:
 - { name: TRANSFORMERS_OFFLINE, value: "1" }
 - { name: CANOPY_URL, value: "localhost:8001" }
 - { name: CANOPY_CRITIC_URL, value: "localhost:8001" }
+- { name: CANOPY_LOG_FORMAT, value: {{ .root.Values.logging.format | quote }} }
+- { name: CANOPY_LOG_LEVEL, value: {{ .root.Values.logging.level | quote }} }
 - { name: CANOPY_PROBE_TIMEOUT_S, value: {{ .server.probes.inferenceSeconds | quote }} }
 {{- if .root.Values.security.tls.enabled }}
 - { name: CANOPY_TLS, value: "true" }

@@ -8,6 +8,7 @@ it, ``n`` is not taken, and images are refused because the model here reads text
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from canopy_backend.errors import ExportError, InvalidRequest, Overloaded
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import pb_utils, prepare_process
 from canopy_backend.triton.errors import to_triton
+from canopy_backend.triton.logs import RequestLog, shown
 from canopy_backend.triton.model import Setting
 from canopy_backend.triton.sampling import parse_sampling
 from canopy_backend.triton.tensors import Array
@@ -29,6 +31,10 @@ from canopy_backend.triton.vllm_engine import Engine, Piece
 
 #: Folder of the model to serve; the repository stays the same on every machine.
 MODEL_VARIABLE: Final = "CANOPY_CRITIC_MODEL"
+#: Collector of spans, OTLP over HTTP; vLLM then tells of each request that brings a trace.
+TRACING_VARIABLE: Final = "CANOPY_TRACING_URL"
+#: Header of a request's trace, which the server hands on as a parameter.
+_TRACE_HEADER: Final = "traceparent"
 #: Requests that may be open at once; more are refused, since the server itself no longer queues them.
 MAX_OPEN: Final = 256
 _STAGE: Final = "critic"
@@ -69,7 +75,9 @@ class CriticModel:
         prepare_process()
         setting = Setting.from_args(args)
         self._open: set[Future[None]] = set()
-        self._engine = Engine(engine_arguments(setting, os.environ.get(MODEL_VARIABLE, "")))
+        self._log = RequestLog.of_environment(_STAGE)
+        arguments = engine_arguments(setting, os.environ.get(MODEL_VARIABLE, ""))
+        self._engine = Engine(arguments | tracing_arguments(os.environ.get(TRACING_VARIABLE, "")))
 
     def execute(self, requests: list[Any]) -> None:
         """Called by the server; answers go out through each request's own sender."""
@@ -78,9 +86,10 @@ class CriticModel:
             try:
                 if len(self._open) >= MAX_OPEN:
                     raise Overloaded(f"{MAX_OPEN} requests are open already")
-                work = self._answer(read_job(request), sender)
+                headers = trace_headers(request.parameters())
+                work = self._answer(read_job(request), sender, request.request_id(), headers)
             except Exception as error:  # one bad request must not fail those beside it
-                _fail(sender, error)
+                self._fail(sender, request.request_id(), error)
                 continue
             future = self._engine.submit(work)
             self._open.add(future)
@@ -90,11 +99,15 @@ class CriticModel:
         """Called by the server before it unloads the model."""
         self._engine.stop()
 
-    async def _answer(self, job: Job, sender: Any) -> None:
+    async def _answer(self, job: Job, sender: Any, name: str, headers: Mapping[str, str]) -> None:
         final = pb_utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL
         held: list[Piece] = []
+        started = time.monotonic()
+        # vLLM takes a name once; several requests of one question have the same.
+        unique = f"{shown(name)}-{uuid4().hex}"
         try:
-            async with aclosing(self._engine.generate(uuid4().hex, job.prompt, job.sampling, job.structure)) as pieces:
+            answer = self._engine.generate(unique, job.prompt, job.sampling, job.structure, headers)
+            async with aclosing(answer) as pieces:
                 async for piece in pieces:
                     if sender.is_cancelled():
                         sender.send(flags=final)
@@ -104,8 +117,27 @@ class CriticModel:
                     if job.stream or last:
                         sender.send(tensors.response(outputs(job, held)), flags=final if last else 0)
                         held.clear()
+            self._log.answered(name, time.monotonic() - started)
         except Exception as error:
-            _fail(sender, error)
+            self._fail(sender, name, error)
+
+    def _fail(self, sender: Any, name: str, error: Exception) -> None:
+        self._log.failed(name, error)
+        final = pb_utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        sender.send(tensors.failure(to_triton(error, _STAGE)), flags=final)
+
+
+def tracing_arguments(url: str) -> dict[str, Any]:
+    """Engine arguments that make vLLM send spans; they need its statistics."""
+    return {"otlp_traces_endpoint": url, "disable_log_stats": False} if url else {}
+
+
+def trace_headers(parameters: str) -> dict[str, str]:
+    """The trace of a request out of its parameters, one JSON object; none where it brings none."""
+    if _TRACE_HEADER not in parameters:
+        return {}
+    value = msgspec.json.decode(parameters, type=dict[str, Any]).get(_TRACE_HEADER)
+    return {_TRACE_HEADER: value} if isinstance(value, str) else {}
 
 
 def engine_arguments(setting: Setting, model: str) -> dict[str, Any]:
@@ -174,7 +206,3 @@ def _optional(request: Any, name: str) -> Array | None:
 def _flag(request: Any, name: str, *, default: bool) -> bool:
     array = _optional(request, name)
     return default if array is None else bool(array.ravel()[0])
-
-
-def _fail(sender: Any, error: Exception) -> None:
-    sender.send(tensors.failure(to_triton(error, _STAGE)), flags=pb_utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)

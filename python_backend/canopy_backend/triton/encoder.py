@@ -18,6 +18,7 @@ from canopy_backend.packing import TOKENS_A_SLOT
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import prepare_process
 from canopy_backend.triton.errors import to_triton
+from canopy_backend.triton.logs import RequestLog
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.model import Setting
 from canopy_backend.triton.tensors import Array
@@ -221,6 +222,7 @@ class EncoderModel:
         )
         self._encoder = Encoder(session, chunk_tokens=int(setting.parameters["chunk_tokens"]))
         self._metrics = Metrics(self._stage)
+        self._log = RequestLog.of_environment(self._stage)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Called by the server with the requests that its batcher put together; one response a request."""
@@ -237,18 +239,20 @@ class EncoderModel:
             try:
                 good[place] = self._read(request)
             except Exception as error:  # one bad request must not fail those beside it
-                responses[place] = self._failure(error, tally)
+                responses[place] = self._failure(request, error, tally)
         # An error of a model with a response cache must be the request's own fault: the server keeps it, and answers
         # the next request that is equal with a success that has no outputs.
         until = math.inf if self._cached else give_up_at([requests[place].timeout() for place in good])
+        started = time.monotonic()
         try:
             outputs = self._encoder.together(list(good.values()), until=until) if good else []
         except Exception as error:  # all of them went through one call
             for place in good:
-                responses[place] = self._failure(error, tally)
+                responses[place] = self._failure(requests[place], error, tally)
             return responses
         for place, output in zip(good, outputs, strict=True):
             responses[place] = tensors.response({self._output: output})
+            self._log.answered(requests[place].request_id(), time.monotonic() - started)
         return responses
 
     def _read(self, request: Any) -> dict[str, Array]:
@@ -261,6 +265,7 @@ class EncoderModel:
                 raise InvalidRequest(f"inputs must agree in rows and tokens, {name!r} does not: {shapes}")
         return inputs
 
-    def _failure(self, error: Exception, tally: Tally) -> Any:
+    def _failure(self, request: Any, error: Exception, tally: Tally) -> Any:
         tally.add("canopy_errors_total", code=code_of(error))
+        self._log.failed(request.request_id(), error)
         return tensors.failure(to_triton(error, self._stage))

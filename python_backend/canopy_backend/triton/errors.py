@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Any, Final
 
 from canopy_backend.errors import CanopyError, code_of
@@ -29,15 +28,8 @@ def describe(error: BaseException, stage: str) -> str:
     return f"{stage}: unexpected {type(error).__name__}; the server's log has the place"
 
 
-def log_text(error: BaseException, stage: str) -> str:
-    """What the log gets of an unexpected error: its type and where it happened, without its text."""
-    return f"{stage}: unexpected {type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
-
-
 def to_triton(error: BaseException, stage: str) -> Any:
-    """The server's ``TritonError`` for an exception; an unexpected one is logged too."""
+    """The server's ``TritonError`` for an exception."""
     utils = pb_utils()
-    if not isinstance(error, CanopyError):
-        utils.Logger.log_error(log_text(error, stage))
     code = getattr(utils.TritonError, TRITON_CODES[code_of(error)])
     return utils.TritonError(describe(error, stage), code)

@@ -60,7 +60,7 @@ class HierarchyModel(Model):
             revision=self._node.manifest.revision,
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
-            see=self._pixels.see(self.until),
+            see=self._pixels.see(self.until, self.request_id),
         )
         return {**query, **self._rows(rows), "PLAN": plan_tensor(plan)}
 

@@ -15,6 +15,7 @@ from canopy_backend.errors import code_of
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import pb_utils, prepare_process
 from canopy_backend.triton.errors import to_triton
+from canopy_backend.triton.logs import RequestLog
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.options import Options, parse_options
 from canopy_backend.triton.tensors import Array
@@ -67,6 +68,7 @@ class Model(ABC):
         options: Request options that it takes.
         longest_wait_s: Seconds.
         until: Moment of :func:`time.monotonic` after which nobody waits any more for the request in hand.
+        request_id: Its id, which calls of other models carry on.
     """
 
     stage: ClassVar[str]
@@ -75,6 +77,7 @@ class Model(ABC):
     options: ClassVar[frozenset[str]] = frozenset()
     longest_wait_s: float = math.inf
     until: float = math.inf
+    request_id: str = ""
 
     @abstractmethod
     def load(self, setting: Setting) -> None:
@@ -97,6 +100,7 @@ class Model(ABC):
         prepare_process()
         self.load(Setting.from_args(args))
         self._metrics = Metrics(self.stage)
+        self._log = RequestLog.of_environment(self.stage)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Called by the server; one response a request."""
@@ -120,10 +124,13 @@ class Model(ABC):
         try:
             with tally.timed():
                 self._check_wait(request)
-                self.until = give_up_at([request.timeout()])
+                self.until, self.request_id = give_up_at([request.timeout()]), request.request_id()
                 options = parse_options(request.parameters(), self.options)
                 inputs = tensors.read_all(request, self.inputs, self.optional)
-                return tensors.response(self.answer(inputs, options, tally))
+                response = tensors.response(self.answer(inputs, options, tally))
         except Exception as error:  # one bad request must not fail those beside it
             tally.add("canopy_errors_total", code=code_of(error))
+            self._log.failed(request.request_id(), error)
             return tensors.failure(to_triton(error, self.stage))
+        self._log.answered(request.request_id(), tally.seconds[-1])
+        return response

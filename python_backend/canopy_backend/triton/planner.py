@@ -52,7 +52,7 @@ class PlannerModel(Model):
             revision=self._node.manifest.revision,
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
-            see=self._pixels.see(self.until),
+            see=self._pixels.see(self.until, self.request_id),
         )
         # Whole items are encoded by the query encoder's model, but as documents: a chat's turns tell the two apart.
         windows = plan_items(items, self._node.tokenizer, plan.seen_places)

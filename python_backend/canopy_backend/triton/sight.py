@@ -40,12 +40,14 @@ class Call:
 
     Attributes:
         until: Moment of :func:`time.monotonic` after which it is not called any more.
+        request_id: Of the request that the calls are made for.
     """
 
     def __init__(self, model: str, outputs: Sequence[str]) -> None:
         self._model = model
         self._outputs = list(outputs)
         self.until = math.inf
+        self.request_id = ""
 
     def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
         """Call the model.
@@ -62,6 +64,7 @@ class Call:
         request = utils.InferenceRequest(
             model_name=self._model,
             requested_output_names=self._outputs,
+            request_id=self.request_id,
             inputs=[utils.Tensor(name, np.ascontiguousarray(array)) for name, array in inputs.items()],
             timeout=0 if math.isinf(left) else max(1, int(left * 1e6)),
             preferred_memory=utils.PreferredMemory(utils.TRITONSERVER_MEMORY_CPU, 0),
@@ -114,16 +117,17 @@ class PixelStep:
             self._calls = [call for call in (vision, encoder, query) if call is not None]
             self._sight = Sight(node.tokenizer, settings, vision, encoder, query, limits.max_rows)
 
-    def see(self, until: float) -> See | None:
+    def see(self, until: float, request_id: str) -> See | None:
         """How the items of one request are seen; ``None`` where encoders do not.
 
         Args:
             until: When its time is over.
+            request_id: Its id.
         """
         if not self.sees:
             return None
         for call in self._calls:
-            call.until = until
+            call.until, call.request_id = until, request_id
         patches = 0
 
         def see(index: int, item: Item, fragments: Fragments, hierarchy: Hierarchy) -> SeenItem:

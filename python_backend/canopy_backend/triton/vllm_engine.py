@@ -30,6 +30,10 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "OMP_WAIT_POLICY": "passive",
     # The sampler of log probabilities would compile kernels for a quarter of a minute at its first use.
     "TORCHDYNAMO_DISABLE": "1",
+    # Where spans are sent at all: as the server sends its own, and of requests that are traced already.
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+    "OTEL_SERVICE_NAME": "canopy-vllm",
 }
 _STOP_TIMEOUT_S: Final = 15.0
 _GUARD_GRACE_S: Final = 5.0
@@ -95,9 +99,21 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def generate(
-        self, request_id: str, prompt: str, sampling: Mapping[str, Any], structure: Mapping[str, Any] | None
+        self,
+        request_id: str,
+        prompt: str,
+        sampling: Mapping[str, Any],
+        structure: Mapping[str, Any] | None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Piece, None]:
         """Generate one answer; leaving the loop over its pieces stops it.
+
+        Args:
+            request_id: Name of the request, which no other has.
+            prompt: The finished prompt.
+            sampling: Values for vLLM's sampling parameters.
+            structure: The shape that the answer must have.
+            trace_headers: The trace that the request belongs to, as the W3C writes it.
 
         Raises:
             InvalidRequest: vLLM refuses a parameter.
@@ -114,7 +130,9 @@ class Engine:
             raise LimitExceeded(what, actual=needed, limit=self._window, name="max_model_len")
         parameters = self._parameters(sampling, structure)
         try:
-            outputs = self._engine.generate({"prompt_token_ids": token_ids}, parameters, request_id)
+            outputs = self._engine.generate(
+                {"prompt_token_ids": token_ids}, parameters, request_id, trace_headers=trace_headers or None
+            )
             async with aclosing(outputs):
                 async for output in outputs:
                     yield _piece(output)

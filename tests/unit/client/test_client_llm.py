@@ -99,6 +99,11 @@ async def test_a_refused_stream_is_sent_again_only_while_nothing_came() -> None:
     [
         ([pb.ModelStreamInferResponse(error_message="Error generating stream")], CriticError),
         ([Refused("INTERNAL", "stub died")], CriticError),
+        ([pb.ModelStreamInferResponse(error_message="Stub process 'critic_0_0' is not healthy.")], ServerUnavailable),
+        (
+            [chunk("ye", final=False), pb.ModelStreamInferResponse(error_message="Stub process is not healthy.")],
+            CriticError,
+        ),
         ([Refused("DEADLINE_EXCEEDED")], DeadlineExceeded),
         ([], CriticError),
         ([chunk("", reason="")], CriticError),
@@ -106,7 +111,7 @@ async def test_a_refused_stream_is_sent_again_only_while_nothing_came() -> None:
 )
 async def test_failures_of_the_critic(messages: list[Any], kind: type[Exception]) -> None:
     with pytest.raises(kind):
-        await CriticServer(messages).model().generate(CHAT, max_tokens=9, deadline=NEVER)
+        await CriticServer(*[messages] * 4).model().generate(CHAT, max_tokens=9, deadline=NEVER)
 
 
 async def test_bad_sampling_and_passed_deadlines_are_caught_here() -> None:

@@ -41,6 +41,16 @@ from canopy_client.status import error_from_status, placeless, shifted
         ("CANCELLED", "given up", DeadlineExceeded),
         ("INTERNAL", "node_encoder: item 1 ('a'): the encoder returned values that are not finite", EncoderFailure),
         ("INTERNAL", "stub died", CanopyError),
+        ("INTERNAL", "in ensemble 'compress', Stub process 'refinement_0_0' is not healthy.", ServerUnavailable),
+        ("INTERNAL", "refinement: item 1 ('Stub process x is not healthy.'): broke", CanopyError),
+        (
+            "INTERNAL",
+            "Failed to process the request(s) for model 'planner_0_0', message: Failed to increase the shared memory "
+            "pool size for key 'k' to 9 bytes. Error: No space left on device",
+            ServerUnavailable,
+        ),
+        ("NOT_FOUND", "Request for unknown model: 'compress' has no available versions", ServerUnavailable),
+        ("NOT_FOUND", "Request for unknown model: 'compres' is not found", CanopyError),
     ],
 )
 def test_code_and_message(code: str, message: str, kind: type[CanopyError]) -> None:

@@ -237,11 +237,46 @@ def test_plans_are_built_from_the_graphs_before_the_server_starts() -> None:
         ({"ingest": {"job": {"enabled": True}}}, "needs ingest.existingClaim"),
         ({"ingest": {"cronJob": {"enabled": True}, "existingClaim": "items"}}, "needs a Milvus"),
         ({"tracing": {"enabled": True}}, "needs tracing.url"),
+        ({"tracing": {"rate": 2}}, "'/tracing/rate'"),
+        ({"logging": {"format": "xml"}}, "must be one of 'text', 'json'"),
     ],
     ids=str,
 )  # fmt: skip
 def test_wrong_values_are_refused_in_plain_words(values: dict[str, Any], words: str) -> None:
     assert words in refused(values)
+
+
+@pytest.mark.parametrize(("share", "number"), [(0.01, "100"), (0.3, "3"), (1, "1"), (0, "0"), (0.00001, "100000")])
+def test_a_share_of_traces_is_given_to_triton_as_one_in_so_many(share: float, number: str) -> None:
+    values = {"tracing": {"enabled": True, "url": "http://collector:4318/v1/traces", "rate": share}}
+    ((_, container),) = servers(validation.render(values))
+    assert f"--trace-config=rate={number}" in container["args"]
+
+
+def test_traces_may_leave_and_nothing_else_may() -> None:
+    traced = {"tracing": {"enabled": True, "url": "http://collector:14318/v1/traces"}}
+    for values, ports in (({}, []), (traced, [53, 53, 14318])):
+        policies = [one for one in validation.render(values) if one.content["kind"] == "NetworkPolicy"]
+        rules = policies[0].content["spec"]["egress"]
+        assert [port["port"] for rule in rules for port in rule["ports"]] == ports
+
+
+def test_the_jobs_trace_and_log_as_the_servers_do() -> None:
+    values = EXAMPLES["autoscaled"] | {
+        "tracing": {"enabled": True, "url": "http://collector:4318/v1/traces"},
+        "logging": {"format": "json", "level": "warning"},
+    }
+    manifests = validation.render(values)
+    job = next(one.content for one in manifests if one.content["kind"] == "Job")
+    environment = {one["name"]: one.get("value") for one in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["CANOPY_TRACING_RATE"] == "0.01"
+    for one in (
+        environment,
+        *({e["name"]: e.get("value") for e in container["env"]} for _, container in servers(manifests)),
+    ):
+        assert (one["CANOPY_LOG_FORMAT"], one["CANOPY_LOG_LEVEL"]) == ("json", "warning")
+    # The probe runs in the server's pod, and has no packages to send spans with.
+    assert all("CANOPY_TRACING_URL" not in {e["name"] for e in container["env"]} for _, container in servers(manifests))
 
 
 def test_helm_has_nothing_to_say() -> None:

@@ -14,8 +14,9 @@ from deploy_files import CHART, ROOT
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 #: Series of other exporters: Kubernetes', Prometheus' own, and what needs a GPU or a critic to be there.
-OTHERS = re.compile(r"(kube|container|vllm|nv_gpu)_|vllm:|up$")
-SERIES = re.compile(r"(?<![\w$\"~/.-])((?:canopy|nv|kube|container|vllm)[_:][a-z0-9_:]+|up)(?=[{\[\s)]|$)")
+#: Milvus counts refusals by its rate limits from the first one on.
+OTHERS = re.compile(r"(kube|container|vllm|nv_gpu)_|vllm:|up$|milvus_proxy_rate_limit_req_count$")
+SERIES = re.compile(r"(?<![\w$\"~/.-])((?:canopy|nv|kube|container|vllm|milvus)[_:][a-z0-9_:]+|up)(?=[{\[\s)]|$)")
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -29,9 +30,12 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def recorded() -> set[str]:
-    """Names of the series that a real evidence server gave after a few requests of each kind, some of them bad."""
-    text = (Path(__file__).with_name("triton_metrics.txt")).read_text(encoding="utf-8")
-    return {re.split(r"[{ ]", line)[0] for line in text.splitlines()}
+    """Names of the series that a real evidence server gave after a few requests of each kind, some of them bad, and
+    those of a real Milvus after a few searches.
+    """
+    files = (Path(__file__).with_name(name) for name in ("triton_metrics.txt", "milvus_metrics.txt"))
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return {re.split(r"[{ ]", line)[0] for line in lines}
 
 
 def test_every_query_asks_for_series_that_exist(recorded: set[str]) -> None:
@@ -128,6 +132,19 @@ def test_compose_pins_images_and_opens_loopback_alone() -> None:
             source = volume.partition(":")[0] if isinstance(volume, str) else ""
             if source.startswith("."):
                 assert (ROOT / "docker" / source).exists(), source
+
+
+def test_composed_servers_trace_with_their_images_own_command() -> None:
+    """The file for tracing replaces each command, so it has to repeat it."""
+    services = files.load(ROOT / "docker" / "compose.tracing.yaml")["services"]
+    for name in ("evidence", "critic"):
+        text = (ROOT / "docker" / f"{name}.Dockerfile").read_text(encoding="utf-8")
+        own = json.loads(re.findall(r"^CMD (\[.*\])$", text, re.M)[-1])
+        assert services[name]["command"][: len(own)] == own
+        assert all(flag.startswith("--trace-config=") for flag in services[name]["command"][len(own) :])
+        assert f"--trace-config=opentelemetry,resource=service.name=canopy-{name}" in services[name]["command"]
+        assert "--trace-config=rate=${CANOPY_TRACING_ONE_IN:-100}" in services[name]["command"]
+    assert all(port.startswith("127.0.0.1:") for port in services["jaeger"]["ports"])
 
 
 def test_the_charts_version_is_the_packages() -> None:

@@ -88,6 +88,8 @@ def test_compose_starts_what_a_profile_promises(profile: str, services: set[str]
     import validation
 
     assert set(validation.compose_services(profile)) == services
+    traced = services | ({"jaeger"} if profile != "jobs" else set())
+    assert set(validation.compose_services(profile, tracing=True)) == traced
 
 
 def test_compose_asks_for_passwords_by_name() -> None:

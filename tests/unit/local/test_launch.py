@@ -131,3 +131,23 @@ def test_every_requirement_is_pinned() -> None:
             text = line.partition("#")[0].strip()
             assert not text or text.startswith("-c ") or "==" in text, f"{path}: {line}"
             assert "://" not in text
+
+
+@pytest.mark.parametrize(("share", "number"), [(0.01, 100), (1.0, 1), (0.3, 3), (0.0, 0), (0.75, 1)])
+def test_a_share_is_told_as_one_in_so_many(share: float, number: int) -> None:
+    assert triton_server.one_in(share) == number
+
+
+@pytest.mark.parametrize("name", ["evidence", "critic"])
+def test_traces_are_sent_where_a_collector_is_named(tmp_path: Path, server: Environment, name: str) -> None:
+    settings = StackSettings(home=tmp_path, tracing_url="http://127.0.0.1:4318/v1/traces")
+    given = triton_server.launch(
+        settings, name, TOKEN, server=server, critic=Environment(tmp_path / "venvs" / "critic")
+    )
+    flags = [flag for flag in given.command if flag.startswith("--trace-config=")]
+    assert "--trace-config=mode=opentelemetry" in flags
+    assert "--trace-config=opentelemetry,url=http://127.0.0.1:4318/v1/traces" in flags
+    assert f"--trace-config=opentelemetry,resource=service.name=canopy-{name}" in flags
+    assert "--trace-config=rate=100" in flags
+    assert ("--grpc-header-forward-pattern=traceparent" in given.command) == (name == "critic")
+    assert not [flag for flag in launched(tmp_path, server, name).command if flag.startswith("--trace")]

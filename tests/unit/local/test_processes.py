@@ -3,13 +3,14 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from canopy_backend.errors import PortBusy, StackError
-from canopy_local import procfs
+from canopy_local import processes, procfs
 from canopy_local.locking import locked
 from canopy_local.logs import tail
 from canopy_local.processes import check_ports
@@ -101,3 +102,30 @@ def test_tail_leaves_tables_and_routine_out(tmp_path: Path) -> None:
     assert tail(log) == "E0101 bad model\nerror: creating server"
     assert tail(log, lines=1) == "error: creating server"
     assert tail(tmp_path / "none") == ""
+
+
+def test_a_start_that_does_nothing_is_told_from_one_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, spent = [0.0], [0.0]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(processes.procfs, "processor_seconds", lambda _: spent[0])
+    progress = processes._Progress(entry())
+
+    def after(seconds: float, processor_s: float) -> bool:
+        now[0] += seconds
+        spent[0] += processor_s
+        return progress.stands_still()
+
+    assert not any(after(1.0, 0.05) for _ in range(120)), "a starved server still works"
+    assert not after(20.0, -3.0), "a process that ended took its time along"
+    assert not after(29.0, 0.0)
+    assert after(2.0, 0.01), "a thread that looks around now and then is not work"
+    assert not after(1.0, 0.3)
+
+
+def test_processor_time_is_that_of_the_processes() -> None:
+    before = procfs.processor_seconds([os.getpid()])
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert procfs.processor_seconds([os.getpid()]) - before >= 0.03
+    assert procfs.processor_seconds([2**22 + 1]) == 0.0
