@@ -257,6 +257,12 @@ def limits_from_config(response: Any) -> Limits:
     return Limits.from_parameters({name: parameters[name].string_value for name in parameters})
 
 
+def pixels_from_config(response: Any) -> bool:
+    """Whether a server's encoders see pictures, out of the ``ModelConfigResponse`` of ``hierarchy``."""
+    parameters = response.config.parameters
+    return "pixels" in parameters and parameters["pixels"].string_value == "true"
+
+
 def _raw_outputs(response: Any) -> dict[str, bytes]:
     if len(response.raw_output_contents) != len(response.outputs):
         raise CanopyError("reply: outputs without raw contents; is this a Triton server?")
