@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from canopy_backend.addresses import shown_address
 from canopy_backend.errors import InvalidRequest
 
 #: Triton's own largest message. The defaults of gRPC (4 MiB) would refuse a reply of ten long items.
@@ -75,8 +76,9 @@ def check_target(url: str) -> str:
     """The address ``host:port`` of a gRPC server.
 
     Raises:
-        InvalidRequest: It is empty or carries a scheme of HTTP.
+        InvalidRequest: It is empty, carries a scheme of HTTP or a user name, which gRPC would take for a host's.
     """
-    if not url or url.startswith(("http://", "https://")):
-        raise InvalidRequest(f"url {url!r}: expected host:port of the gRPC endpoint, for instance localhost:8001")
+    if not url or url.startswith(("http://", "https://")) or ("@" in url and not url.startswith("unix")):
+        shown = shown_address(url) if "://" in url else url.rpartition("@")[2]
+        raise InvalidRequest(f"url {shown!r}: expected host:port of the gRPC endpoint, for instance localhost:8001")
     return url

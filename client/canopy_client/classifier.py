@@ -34,7 +34,11 @@ async def classify(llm: LanguageModel, question: str, deadline: Deadline) -> Lab
     except CanopyError as error:
         logger.warning("the classifier failed (%s); tables are kept whole", type(error).__name__)
         return "aggregate"
-    found = (parsing.json_object(completion.text) or {}).get("label", completion.text)
-    # Exactly one of the two, or it is no answer.
-    words = {word for word in ("aggregate", "lookup") if word in str(found).lower()}
+    return label_of(completion.text)
+
+
+def label_of(text: str) -> Label:
+    """The label in an answer: exactly one of the two, or it is no answer, which means ``"aggregate"``."""
+    found = parsing.one_line((parsing.json_object(text) or {}).get("label", text)).lower()
+    words = {word for word in ("aggregate", "lookup") if word in found}
     return "lookup" if words == {"lookup"} else "aggregate"

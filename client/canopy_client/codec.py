@@ -20,6 +20,7 @@ from canopy_backend.errors import CanopyError
 from canopy_backend.evidence import Evidence, Trace
 from canopy_backend.items import bring_trees
 from canopy_backend.limits import Limits
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client.status import error_from_status
 
 FloatArray = npt.NDArray[np.float32]
@@ -179,8 +180,8 @@ def compress_response(response: Any, n_items: int, *, trace: bool) -> list[Evide
                 msgspec.structs.replace(one, trace=_trace.decode(decisions))
                 for one, decisions in zip(evidence, traces, strict=True)
             ]
-    except msgspec.MsgspecError as error:
-        raise CanopyError(f"reply of 'compress': {error}; do server and client have the same version?") from None
+    except UNREADABLE as error:
+        raise CanopyError(f"reply of 'compress': {told(error)}; do server and client have the same version?") from None
     return evidence
 
 
@@ -236,7 +237,7 @@ def critic_chunk(message: Any) -> CriticChunk:
     outputs = _raw_outputs(response)
     name = "triton_final_response"
     final = name in response.parameters and response.parameters[name].bool_param
-    reason = b"".join(unframe(outputs.get("finish_reason", b""))).decode() or None
+    reason = b"".join(unframe(outputs.get("finish_reason", b""))).decode("utf-8", "replace") or None
     return CriticChunk(
         text=b"".join(unframe(outputs.get("text_output", b""))).decode("utf-8", "replace"),
         finish_reason=None if reason == "None" else reason,
@@ -254,6 +255,12 @@ def limits_from_config(response: Any) -> Limits:
     """
     parameters = response.config.parameters
     return Limits.from_parameters({name: parameters[name].string_value for name in parameters})
+
+
+def pixels_from_config(response: Any) -> bool:
+    """Whether a server's encoders see pictures, out of the ``ModelConfigResponse`` of ``hierarchy``."""
+    parameters = response.config.parameters
+    return "pixels" in parameters and parameters["pixels"].string_value == "true"
 
 
 def _raw_outputs(response: Any) -> dict[str, bytes]:

@@ -177,7 +177,7 @@ def check_url(url: httpx.URL, rules: FetchRules) -> tuple[str, int]:
     if url.userinfo:
         raise _Refused("carries a user name; addresses with credentials are not fetched")
     host = url.raw_host.decode("ascii").lower()
-    port = url.port or _PORTS[url.scheme]
+    port = _PORTS[url.scheme] if url.port is None else url.port
     named = f"{host}:{port}"
     if named not in rules.hosts and not (host in rules.hosts and port == _PORTS[url.scheme]):
         known = ", ".join(sorted(rules.hosts)) or "none; set CANOPY_PICTURE_HOSTS"

@@ -8,8 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from canopy_backend.reading import UNREADABLE
+
 #: Most characters of an answer that are looked at: no model of ours needs more, and patterns stay fast.
 MAX_CHARS: Final = 16_384
+
+#: Lists in lists that are still read. A value as deep as the decoder takes would exhaust Python's own stack.
+_DEEPEST: Final = 8
 
 _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[A-Za-z]+")
@@ -25,7 +30,7 @@ def json_object(text: str) -> dict[str, Any] | None:
     for candidate in (body, *_completions(body, open_string, depth)):
         try:
             value = msgspec.json.decode(candidate.encode("utf-8", "replace"), strict=False)
-        except (msgspec.MsgspecError, RecursionError):
+        except UNREADABLE:
             continue
         if isinstance(value, dict):
             return value
@@ -53,14 +58,16 @@ def fields(text: str, names: Sequence[str]) -> dict[str, str]:
     return result
 
 
-def one_line(value: Any) -> str:
-    """A JSON value as one line of text; booleans as yes and no, null as nothing."""
+def one_line(value: Any, depth: int = 0) -> str:
+    """A JSON value as one line of text; booleans as yes and no, null as nothing, and so what is nested very deeply."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value is None:
+    if value is None or depth > _DEEPEST:
         return ""
     if isinstance(value, list):
-        return ", ".join(one_line(one) for one in value)
+        return ", ".join([one_line(one, depth + 1) for one in value])
+    if isinstance(value, dict):
+        return ", ".join([f"{one_line(key)}: {one_line(one, depth + 1)}".strip() for key, one in value.items()])
     return _SPACE.sub(" ", value if isinstance(value, str) else str(value)).strip()
 
 

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from canopy_backend.errors import CriticError, InvalidRequest
+from canopy_backend.reading import UNREADABLE
 from canopy_backend.tokenization import TokenCounter
 from canopy_client.aio import AsyncCanopyClient
 from canopy_client.answer import Answer
@@ -109,14 +111,17 @@ def assembler(settings: Settings) -> Assembler:
     count = TokenCounter(tokenizer).count if tokenizer is not None and tokenizer.is_file() else None
     budget = settings.budget_tokens
     if not budget:
-        window = 0 if folder is None else _window(msgspec.json.decode((folder / "config.json").read_bytes()))
+        window = 0 if folder is None else _window(folder / "config.json")
         budget = min(BUDGET_TOKENS, max(256, window - _OVERHEAD_TOKENS)) if window else BUDGET_TOKENS
     return Assembler(budget, count)
 
 
-def _window(config: dict[str, Any]) -> int:
-    """Tokens that a model reads at once, by its configuration; 0 where it does not say."""
-    value = config.get("max_position_embeddings", 0)
+def _window(file: Path) -> int:
+    """Tokens that a model reads at once, by its configuration; 0 where that does not say, or cannot be read."""
+    try:
+        value = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("max_position_embeddings", 0)
+    except (OSError, *UNREADABLE):
+        return 0
     return value if isinstance(value, int) else 0
 
 

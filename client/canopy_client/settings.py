@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
+from canopy_backend.addresses import MASK, shown_address
 from canopy_backend.errors import InvalidRequest
 from canopy_client.channels import Tls
 from canopy_client.options import LoopOptions, Tables
@@ -29,7 +30,6 @@ NAMED_ITEMS: Final = 3
 #: Who judges the evidence: the language model, the critic that follows names, or whichever does better.
 CriticKind: TypeAlias = Literal["auto", "llm", "titles"]
 
-MASK: Final = "***"
 #: Settings of what the language model is shown, by the field of :class:`canopy_client.sight.Sight` that each fills.
 _SIGHT: Final = {"pictures": "llm_pictures", "pixels": "llm_picture_pixels", "bytes": "llm_picture_bytes"}
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -114,9 +114,9 @@ class Settings:
     )
     deadline_s: float = field(default=60.0, metadata=_about("seconds that one call to the evidence server may take"))
     answer_deadline_s: float = field(default=300.0, metadata=_about("seconds that one question may take"))
-    pixels: bool = field(
-        default=False,
-        metadata=_about("bring pictures and clips along with their pixels, for an encoder that takes them"),
+    pixels: bool | None = field(
+        default=None,
+        metadata=_about("bring pictures and clips along with their pixels; by default where the server's encoder sees"),
     )
     picture_hosts: str = field(
         default="", metadata=_about("hosts that pictures and clips may be fetched from, with commas; empty: none")
@@ -184,10 +184,10 @@ class Settings:
             )
 
     def shown(self) -> dict[str, str]:
-        """Values by name, as text, secrets masked."""
+        """Values by name, as text; secrets are masked, and so are user, password and query of addresses."""
         values = {one.name: (one.secret, getattr(self, one.name)) for one in self.describe()}
         return {
-            name: MASK if secret and value else "" if value is None else str(value)
+            name: MASK if secret and value else "" if value is None else shown_address(str(value))
             for name, (secret, value) in values.items()
         }
 

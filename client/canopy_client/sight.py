@@ -24,6 +24,7 @@ from canopy_backend.pixels import BOUNDS, decode_image, frames_of, read_header
 from canopy_backend.pixels.bounds import MAX_RATIO
 from canopy_backend.pixels.jpeg import as_jpeg, resized
 from canopy_backend.qwen3vl.patches import fitted
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import Picture
 
@@ -96,8 +97,8 @@ class Sight:
             side = int(found.get("patch_size", 16)) * int(found.get("merge_size", 2))
             fewest = int(size.get("shortest_edge") or found.get("min_pixels") or self.fewest)
             most = int(size.get("longest_edge") or found.get("max_pixels") or self.pixels)
-        except (OSError, msgspec.MsgspecError, TypeError, ValueError, AttributeError) as error:
-            raise CriticError(f"{file.name}: {error}") from None
+        except (OSError, *UNREADABLE, TypeError, ValueError, AttributeError) as error:
+            raise CriticError(f"{file.name}: {told(error)}") from None
         if side < 1 or not side * side <= fewest <= most:
             raise CriticError(f"{file.name}: tokens of {side} pixels, pictures of {fewest} to {most} pixels")
         return replace(self, pixels=max(side * side, min(self.pixels, most)), fewest=fewest, side=side)

@@ -21,12 +21,15 @@ from canopy_backend.errors import (
 )
 
 _ENSEMBLE = re.compile(r"^in ensemble '[^']*', ")
-_LIMIT = re.compile(r"(?s)(?P<what>.*): (?P<actual>\d+) is over the limit (?P<name>\w+)=(?P<limit>\d+)\Z")
+# Numbers have as many digits as 64 bits hold: longer ones are nobody's sizes, and Python refuses to read them.
+_LIMIT = re.compile(
+    r"(?s)(?P<what>.*): (?P<actual>\d{1,18}) is over the limit (?P<name>\w{1,64})=(?P<limit>\d{1,18})\Z"
+)
 # gRPC itself refuses a message that is too long, on either side, with its size and the limit.
-_MESSAGE_SIZE = re.compile(r"message larger than max \((?P<actual>\d+) vs\. (?P<limit>\d+)\)")
+_MESSAGE_SIZE = re.compile(r"message larger than max \((?P<actual>\d{1,18}) vs\. (?P<limit>\d{1,18})\)")
 _ITEM = re.compile(
-    r"(?s)item (?P<index>\d+)(?: \((?P<quote>['\"])(?P<item_id>.*?)(?P=quote)?\))?(?:, field '(?P<field>[^']*)')?: "
-    r"(?P<reason>.*)"
+    r"(?s)item (?P<index>\d{1,18})(?: \((?P<quote>['\"])(?P<item_id>.*?)(?P=quote)?\))?"
+    r"(?:, field '(?P<field>[^']*)')?: (?P<reason>.*)"
 )
 _MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
 # Triton has no code of its own for these, and the request is not at fault: a model's process has died or was not heard
@@ -36,7 +39,7 @@ _AWAY = re.compile(
     r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size|.* has no available versions\Z",
     re.S,
 )
-_PLACE = re.compile(r"(?<=\bitem )\d+")
+_PLACE = re.compile(r"(?<=\bitem )\d{1,18}")
 
 
 def _classes_by_code() -> Mapping[str, type[CanopyError]]:
@@ -107,7 +110,8 @@ def call_error(error: Any, url: str) -> CanopyError:
 
 
 def _invalid(message: str) -> CanopyError:
-    if limit := _LIMIT.search(message):
+    # From the start, and not searched for: it holds the whole message, and a search would try each place of it.
+    if limit := _LIMIT.match(message):
         return LimitExceeded(limit["what"], actual=int(limit["actual"]), limit=int(limit["limit"]), name=limit["name"])
     if _MISMATCH.search(message):
         return EncoderMismatch(message)

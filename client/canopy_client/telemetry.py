@@ -10,12 +10,14 @@ that brings one, whatever its own rate.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Literal, TypeAlias
 
+from canopy_backend.addresses import split_credentials
 from canopy_backend.errors import InvalidRequest
 
 Kind: TypeAlias = Literal["INTERNAL", "CLIENT"]
@@ -137,7 +139,8 @@ def exporting(url: str, rate: float) -> Iterator[None]:
         rate: Share of the traces that are recorded, 0 to 1.
 
     Raises:
-        InvalidRequest: The rate is no share, or the packages of the extra ``telemetry`` are not installed.
+        InvalidRequest: The rate is no share, the address holds a query, or the packages of the extra ``telemetry`` are
+            not installed.
     """
     global _provider
     if math.isnan(rate) or not 0 <= rate <= 1:
@@ -166,10 +169,26 @@ def _sdk_provider(url: str, rate: float) -> Any:
         raise InvalidRequest(
             f"tracing: {error.name} is not installed; pip install 'canopy-triton[telemetry]'"
         ) from None
+    endpoint, headers = _collector(url)
     resource = Resource.create({"service.name": SERVICE})
     provider = TracerProvider(resource=resource, sampler=ParentBased(TraceIdRatioBased(rate)))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, timeout=FLUSH_S)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, headers=headers, timeout=FLUSH_S))
+    )
     return provider
+
+
+def _collector(url: str) -> tuple[str, dict[str, str]]:
+    """A collector's address without credentials, since libraries log addresses, and the headers that carry them."""
+    bare, user, password = split_credentials(url)
+    if "@" in bare or "?" in bare:
+        raise InvalidRequest(
+            "tracing url: write special characters of user and password as %XX, and give tokens in the variable "
+            "OTEL_EXPORTER_OTLP_HEADERS, not in a query"
+        )
+    if not (user or password):
+        return bare, {}
+    return bare, {"authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
 def _named(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:

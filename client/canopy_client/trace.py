@@ -13,6 +13,7 @@ from canopy_backend.errors import InvalidItem, InvalidRequest
 from canopy_backend.evidence import Evidence
 from canopy_backend.fragments import fragment
 from canopy_backend.items import Item, without_pictures
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client.answer import Answer, Original
 from canopy_client.prompts import PROMPTS_VERSION
 
@@ -136,7 +137,7 @@ def _decoded(payload: bytes, form: type[_T], name: str) -> _T:
         missing = re.search(r"required field `(\w+)`", reason)
         field = ".".join(part for part in (place.rstrip("`").lstrip("."), missing[1] if missing else "") if part)
         raise InvalidRequest(f"{name}{f', field {field!r}' if field else ''}: {reason}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{name}: not a whole JSON file: {error}") from None
-    except RecursionError:
-        raise InvalidRequest(f"{name}: nested too deeply") from None
+    except RecursionError as error:
+        raise InvalidRequest(f"{name}: {told(error)}") from None
+    except UNREADABLE as error:
+        raise InvalidRequest(f"{name}: not a whole JSON file: {told(error)}") from None

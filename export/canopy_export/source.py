@@ -12,6 +12,7 @@ import msgspec
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import CARD_FILE, AdapterCard, NodeEncoding, Pooling, file_sha256
+from canopy_backend.reading import UNREADABLE, told
 from canopy_backend.templates import NODE_INSTRUCTION, QUERY_INSTRUCTION, TEMPLATE_HASH, chat_turns
 from canopy_backend.tokenization import EncoderTokenizer
 from canopy_export.qwen3vl.folder import chat_tokenizer, is_qwen3vl
@@ -218,5 +219,5 @@ def _read(path: Path) -> Any:
         return msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise ExportError(f"{path}: not found; is this a sentence-transformers folder?") from None
-    except msgspec.DecodeError as error:
-        raise ExportError(f"{path}: not JSON ({error})") from None
+    except UNREADABLE as error:
+        raise ExportError(f"{path}: not JSON ({told(error)})") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from canopy_backend.reading import UNREADABLE
 from canopy_local import procfs
 from canopy_local.settings import StackSettings
 
@@ -53,7 +54,7 @@ class State(msgspec.Struct):
         """The recorded state; empty where none, or none that can be read, is there."""
         try:
             return msgspec.json.decode(_path(settings).read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             return cls()
 
     def save(self, settings: StackSettings) -> None:

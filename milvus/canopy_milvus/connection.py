@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from canopy_backend.addresses import shown_address, split_credentials
 from canopy_backend.errors import DeadlineExceeded, InvalidRequest, RetrievalError
 from canopy_milvus.driver import MilvusClient, MilvusException
 from canopy_milvus.failures import NOT_LOADED, is_away, translate
@@ -61,7 +61,9 @@ class Connection:
 
     def __init__(self, uri: str, token: str, until: float) -> None:
         self._folder = None if "://" in uri else str(Path(uri).absolute())
-        self.address = self._folder or _without_credentials(uri)
+        self.address = self._folder or shown_address(uri)
+        if self._folder is None:
+            uri, token = _apart(uri, token)
         self._pool = concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix="milvus")
         options: dict[str, Any] = {}
         if self._folder is not None:
@@ -190,9 +192,16 @@ def _left(until: float) -> float:
     return max(0.05, left * 0.9, left - 1.0)
 
 
-def _without_credentials(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def _apart(uri: str, token: str) -> tuple[str, str]:
+    """Address and credentials; the driver names whole addresses in its errors.
+
+    Raises:
+        InvalidRequest: User or password hold characters that would end the part in which they stand.
+    """
+    bare, user, password = split_credentials(uri)
+    if "@" in bare:
+        raise InvalidRequest("the address of Milvus: write special characters of user and password as %XX")
+    return bare, token or (f"{user}:{password}" if password else user)
 
 
 def _open_folder(folder: str) -> str:

@@ -7,7 +7,6 @@ arrays of strings, which hold as much as one call may carry; whatever is too lon
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -128,7 +127,7 @@ def decode_row(entity: Mapping[str, Any]) -> Item:
         item = decode_item("".join(entity["item"]).encode())
         if entity["tree_stored"]:
             item.tree = base64.b64decode("".join(entity["tree"]), validate=True)
-    except (InvalidItem, KeyError, TypeError, binascii.Error) as error:
+    except (InvalidItem, KeyError, TypeError, ValueError) as error:  # of base64 and of surrogates among them
         raise RetrievalError(f"row {name!r:.80} is not one of this project's: {error}") from None
     return item
 

@@ -20,6 +20,7 @@ from canopy_backend.fragments.table import gap_line, header_lines, row_line
 from canopy_backend.fragments.video import Transcript
 from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import Item, Modality, TableItem, TextItem, VideoItem
+from canopy_backend.reading import UNREADABLE, told
 
 SpanUnit: TypeAlias = Literal["code_point", "row", "millisecond", "image"]
 Outcome: TypeAlias = Literal["split", "kept", "dropped"]
@@ -312,8 +313,8 @@ def decode_evidence(payload: bytes) -> Evidence:
     """
     try:
         return _evidence_decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"not an evidence: {error}") from None
+    except UNREADABLE as error:
+        raise InvalidRequest(f"not an evidence: {told(error)}") from None
 
 
 def evidence_schema() -> dict[str, Any]:

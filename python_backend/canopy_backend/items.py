@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.limits import Limits
+from canopy_backend.reading import UNREADABLE, told
 
 ItemId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512, description="Stable id, unique in a request.")]
 Modality: TypeAlias = Literal["text", "table", "video", "image"]
@@ -146,14 +147,12 @@ def decode_item(payload: bytes) -> Item:
     """
     try:
         item = _decoder.decode(payload)
-    except UnicodeDecodeError as error:
-        raise InvalidItem(f"not valid UTF-8 at byte {error.start}") from None
     except msgspec.ValidationError as error:
         raise _validation_error(error, payload) from None
     except msgspec.DecodeError as error:
         raise InvalidItem(f"not a JSON object ({error})") from None
-    except RecursionError:
-        raise InvalidItem("nested too deeply") from None
+    except UNREADABLE as error:
+        raise InvalidItem(told(error)) from None
     _check(item)
     return item
 
@@ -186,6 +185,13 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
     return items
 
 
+def has_pictures(item: Item) -> bool:
+    """Whether an item brings a picture or frames."""
+    if isinstance(item, VideoItem):
+        return bool(item.frames)
+    return isinstance(item, ImageItem) and item.image is not None
+
+
 def without_pictures(item: Item) -> Item:
     """The item in words alone: a copy without picture and frames where it has any, else the item itself."""
     if isinstance(item, VideoItem) and item.frames:
@@ -202,7 +208,7 @@ def bring_trees(payloads: Sequence[bytes]) -> bool:
     """
     try:
         return bool(payloads) and all(bytes(_glance.decode(one).tree) not in (b"", b"null") for one in payloads)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 
@@ -227,7 +233,7 @@ def _validation_error(error: msgspec.ValidationError, payload: bytes) -> Invalid
         reason += "; use text, table, video or image"
     try:
         known = msgspec.json.decode(payload, type=_Identity).id
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         known = None
     return InvalidItem(reason, item_id=known if isinstance(known, str) else None, field=field)
 

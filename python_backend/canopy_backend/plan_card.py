@@ -12,18 +12,24 @@ import subprocess
 from collections.abc import Mapping
 from ctypes.util import find_library
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from canopy_backend.errors import ExportError
 from canopy_backend.manifest import Sha256, file_sha256
+from canopy_backend.reading import UNREADABLE, told
 
 #: Name of the plan that Triton looks for, in a version's folder.
 PLAN_FILE: Final = "model.plan"
 #: Name of the description beside a plan.
 PLAN_CARD: Final = "plan.json"
 _SECONDS: Final = 30
+
+#: A shape has axes, a profile inputs and a plan profiles; what :meth:`PlanCard.rows` counts is in each of them.
+Shape: TypeAlias = Annotated[tuple[int, ...], Meta(min_length=1)]
+Profile: TypeAlias = Annotated[dict[str, tuple[Shape, Shape, Shape]], Meta(min_length=1)]
 
 
 class PlanCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +48,7 @@ class PlanCard(msgspec.Struct, frozen=True, kw_only=True):
     plan: Sha256
     tensorrt: str
     capability: str
-    profiles: dict[str, dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]]
+    profiles: Annotated[dict[str, Profile], Meta(min_length=1)]
     typed: bool = True
 
     @classmethod
@@ -57,8 +63,8 @@ class PlanCard(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(f"plan description {str(file)!r}: {error.strerror or error}; build the plan") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ExportError(f"plan description {str(file)!r}: {error}; build the plan again") from None
+        except UNREADABLE as error:
+            raise ExportError(f"plan description {str(file)!r}: {told(error)}; build the plan again") from None
 
     def save(self, folder: Path) -> None:
         """Write the description, all of it or nothing."""

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from canopy_backend.errors import InvalidData, InvalidItem, TrainingError
 from canopy_backend.items import Item, TableItem, TextItem, VideoItem, decode_item
+from canopy_backend.reading import UNREADABLE, told
 
 _QUESTIONS: Final = re.compile(r"\.questions(\.jsonl(?:\.gz)?)$")
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz")
@@ -227,8 +228,8 @@ def _item(payload: bytes, file: Path, number: int, prefix: str) -> Item:
 def _decode(payload: bytes, file: Path, number: int) -> _Line:
     try:
         return msgspec.json.decode(payload, type=_Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reason, _, path = str(error).partition(" - at `$")
+    except UNREADABLE as error:
+        reason, _, path = told(error).partition(" - at `$")
         field = path.rstrip("`").lstrip(".") or None
         raise InvalidData(reason, file=str(file), line=number, field=field) from None
 

@@ -15,6 +15,7 @@ import torch
 
 from canopy_backend.errors import TrainingError
 from canopy_backend.manifest import AdapterCard, file_sha256
+from canopy_backend.reading import UNREADABLE, told
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_export.source import Source
 from canopy_training.data import Question
@@ -114,8 +115,8 @@ def read_record(file: Path, kind: type[Record]) -> Record:
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TrainingError(f"{file}: {error}") from None
+    except (OSError, *UNREADABLE) as error:
+        raise TrainingError(f"{file}: {told(error)}") from None
 
 
 def write_record(file: Path, record: msgspec.Struct) -> None:

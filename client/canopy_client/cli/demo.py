@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from canopy_backend.errors import InvalidRequest
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client.cli import commands, render
 from canopy_client.cli.mounted import room
 from canopy_client.settings import Settings
@@ -89,5 +90,5 @@ def read_questions() -> list[DemoQuestion]:
         return msgspec.json.decode(QUESTIONS.read_bytes(), type=list[DemoQuestion])
     except FileNotFoundError:
         raise InvalidRequest(f"{QUESTIONS} is not here: run the demo from the project's root") from None
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"{QUESTIONS}: {error}") from None
+    except UNREADABLE as error:
+        raise InvalidRequest(f"{QUESTIONS}: {told(error)}") from None

@@ -99,7 +99,7 @@ def evidence_tree(one: Evidence) -> Tree:
     kept: set[int] = set()
     for node in one.trace.nodes if one.trace else ():
         line = _node_line(node, texts.get((node.first, node.last), ""), lower=node.parent in kept)
-        branches[node.node] = branches[node.parent].add(line)
+        branches[node.node] = branches.get(node.parent, root).add(line)
         if node.outcome == "kept":
             kept.add(node.node)
     return root

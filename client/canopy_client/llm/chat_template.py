@@ -12,6 +12,7 @@ import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from canopy_backend.errors import CriticError
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client.llm.base import Message
 
 #: The template of models that ship none.
@@ -136,8 +137,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CriticError(f"{path.name}: {error}") from None
+    except (OSError, *UNREADABLE) as error:
+        raise CriticError(f"{path.name}: {told(error)}") from None
 
 
 def _token_text(token: Any) -> str:

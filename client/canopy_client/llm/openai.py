@@ -9,7 +9,16 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from canopy_backend.errors import CanopyError, CriticError, DeadlineExceeded, Overloaded, ServerUnavailable
+from canopy_backend.addresses import MASK, shown_address, split_credentials
+from canopy_backend.errors import (
+    CanopyError,
+    CriticError,
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    ServerUnavailable,
+)
+from canopy_backend.reading import UNREADABLE, told
 from canopy_client import identity, telemetry
 from canopy_client.deadline import Deadline
 from canopy_client.llm.base import MAX_REPLY_BYTES, Completion, Message
@@ -53,12 +62,17 @@ class OpenAILanguageModel:
     """Client of ``POST {url}/chat/completions``.
 
     Args:
-        url: Base address with its version, for instance ``http://localhost:8000/v1``.
+        url: Base address with its version, for instance ``http://localhost:8000/v1``; a user and password in it are
+            sent as basic authentication where there is no ``api_key``.
         model: The model's name there.
         api_key: Sent as a bearer token; never shown.
         retry: How often a request is sent again of which nothing was received.
         parallel: Most requests in flight; further ones wait for a place.
         transport: An httpx transport to use instead of sockets.
+
+    Raises:
+        InvalidRequest: The key holds characters that no header can carry, such as the line end of its file; or user
+            or password hold characters that would end the part of the address in which they stand.
     """
 
     def __init__(
@@ -71,19 +85,28 @@ class OpenAILanguageModel:
         parallel: int = PARALLEL,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
+        # Kept apart from the address, which libraries log and errors name.
+        bare, user, password = split_credentials(url)
+        if "@" in bare:
+            raise InvalidRequest(
+                "the language model's address: write special characters of user and password, and an @ behind them, "
+                "as %XX"
+            )
+        self._url = bare.rstrip("/")
         self._model = model
         self._retry = retry or RetryPolicy()
         self._places = Places(parallel)
+        self._secrets = [secret for secret in (api_key, password) if secret]
         headers = {"Content-Type": "application/json"}
         if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
-        self._client = httpx.AsyncClient(headers=headers, transport=transport, timeout=None)  # noqa: S113 - set a call
+            headers["Authorization"] = f"Bearer {_header_value(api_key)}"
+        auth = httpx.BasicAuth(user, password) if (user or password) and not api_key else None
+        self._client = httpx.AsyncClient(headers=headers, auth=auth, transport=transport, timeout=None)  # noqa: S113 - set a call
 
     @property
     def name(self) -> str:
-        """Model and address."""
-        return f"{self._model}@{self._url}"
+        """Model and address, without credentials."""
+        return f"{self._model}@{shown_address(self._url)}"
 
     async def close(self) -> None:
         """Close the connections."""
@@ -126,14 +149,19 @@ class OpenAILanguageModel:
                 raise ServerUnavailable(f"language model {self.name}: {error}") from None
             except TimeoutError:
                 raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except httpx.InvalidURL:
+                # What the library says of it may be a piece of a password that nobody encoded.
+                raise CriticError(f"language model {self.name}: that is no address") from None
+            except httpx.HTTPError as error:
                 # Part of the answer may have been received: not sent again.
                 raise CriticError(f"language model {self.name}: {str(error) or type(error).__name__}") from None
         if status != httpx.codes.OK:
             kind = _STATUS_ERRORS.get(status, CriticError)
             text = content.decode("utf-8", "replace")
+            for secret in self._secrets:  # some servers repeat what they refuse
+                text = text.replace(secret, MASK)
             raise kind(f"language model {self.name}: HTTP {status}: {text:.300}")
-        return _completion(content, self.name)
+        return completion_of(content, self.name)
 
     async def _post(self, payload: bytes) -> tuple[int, bytes]:
         """Status and body of the reply; a body is read no further than an answer can be long."""
@@ -151,6 +179,15 @@ class OpenAILanguageModel:
         return response.status_code, bytes(content)
 
 
+def _header_value(key: str) -> str:
+    """A key that a header can carry; anything else would come back in the library's own error, in clear."""
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise InvalidRequest(
+            "the language model's key holds a space at an end, a line end or another character that no header can carry"
+        )
+    return key
+
+
 def _content(message: Message) -> str | list[dict[str, Any]]:
     """A message's content: text, or its parts where it has pictures."""
     if not message.pictures:
@@ -163,11 +200,16 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
     ]
 
 
-def _completion(content: bytes, name: str) -> Completion:
+def completion_of(content: bytes, name: str) -> Completion:
+    """The answer in a reply's body.
+
+    Raises:
+        CriticError: The body is no chat completion, or one without an answer.
+    """
     try:
         reply = _reply.decode(content)
-    except msgspec.MsgspecError as error:
-        raise CriticError(f"language model {name}: not a chat completion: {error}") from None
+    except UNREADABLE as error:
+        raise CriticError(f"language model {name}: not a chat completion: {told(error)}") from None
     if not reply.choices:
         raise CriticError(f"language model {name}: a chat completion without choices")
     choice, usage = reply.choices[0], reply.usage or _Usage()

@@ -41,7 +41,7 @@ def schema_parameter(server_version: str, backend: str, schema: Mapping[str, Any
             project's own model over a newer vLLM, which knows the current name whatever the server's version.
         schema: JSON schema of the answer.
     """
-    numbers = tuple(int(part) for part in re.findall(r"\d+", server_version)[:2])
+    numbers = tuple(int(part) for part in re.findall(r"\d{1,9}", server_version)[:2])
     value = msgspec.json.encode({"json": schema}).decode()
     current = backend != "vllm" or numbers >= STRUCTURED_OUTPUTS_SINCE
     return {"structured_outputs" if current else "guided_decoding": value}

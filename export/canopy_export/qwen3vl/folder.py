@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from canopy_backend.errors import ExportError
 from canopy_backend.qwen3vl.settings import VisionSettings
+from canopy_backend.reading import UNREADABLE, told
 from canopy_backend.templates import chat_turns
 
 MODEL_TYPE: Final = "qwen3_vl"
@@ -35,8 +36,8 @@ def read_json(file: Path) -> dict[str, Any]:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         raise ExportError(f"{file}: not found; is this a Qwen3-VL folder?") from None
-    except msgspec.MsgspecError as error:
-        raise ExportError(f"{file}: not a JSON object ({error})") from None
+    except UNREADABLE as error:
+        raise ExportError(f"{file}: not a JSON object ({told(error)})") from None
 
 
 def vision_settings(folder: Path) -> VisionSettings:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from canopy_backend.errors import ExportError
+from canopy_backend.reading import UNREADABLE, told
 
 #: Name of the file in the folder of the graphs.
 SETTINGS_FILE: Final = "qwen3vl.json"
@@ -75,8 +76,8 @@ class VisionSettings(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(f"vision settings {str(file)!r}: {error.strerror or error}; run the export") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ExportError(f"vision settings {str(file)!r}: {error}; run the export again") from None
+        except UNREADABLE as error:
+            raise ExportError(f"vision settings {str(file)!r}: {told(error)}; run the export again") from None
 
     def save(self, folder: str | Path) -> None:
         """Write the settings into a folder."""

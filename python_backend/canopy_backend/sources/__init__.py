@@ -57,8 +57,9 @@ _PIXEL_READERS: Final[_Readers] = {
 def read_items(paths: Iterable[Path], *, pixels: bool = False) -> Iterator[Item]:
     """Read the items of files and folders, in the order given.
 
-    A folder is walked in sorted order for files with a known suffix; left out are hidden files and JSON lines of
-    another kind than items, such as questions. A file that is named twice is read once.
+    A folder is walked in sorted order for files with a known suffix; left out are hidden files, JSON lines of another
+    kind than items, such as questions, and links that lead out of the folder: who fills a folder must not choose what
+    else of this machine is read. A file that is named twice is read once.
 
     Args:
         paths: Files and folders.
@@ -90,12 +91,18 @@ def read_items(paths: Iterable[Path], *, pixels: bool = False) -> Iterator[Item]
 def _files(paths: Iterable[Path], readers: _Readers) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            found = [inner for inner in sorted(path.rglob("*")) if inner.is_file() and _listed(inner, path, readers)]
+            root = path.resolve()
+            every = sorted(path.rglob("*"))
+            found = [inner for inner in every if inner.is_file() and _listed(inner, path, root, readers)]
             if not found:
-                raise InvalidRequest(f"{path}: no file in this folder can be read; known are {', '.join(readers)}")
+                raise InvalidRequest(
+                    f"{path}: no file in this folder can be read; known are {', '.join(readers)}, and no link out of it"
+                )
             yield from found
         elif not path.exists():
             raise InvalidRequest(f"{path}: no such file")
+        elif not path.is_file():
+            raise InvalidRequest(f"{path}: no regular file, so it may have no end")
         elif not _suffix(path, readers):
             if path.suffix.lower() in CLIP_SUFFIXES:
                 raise InvalidRequest(
@@ -106,11 +113,14 @@ def _files(paths: Iterable[Path], readers: _Readers) -> Iterator[Path]:
             yield path
 
 
-def _listed(path: Path, folder: Path, readers: _Readers) -> bool:
-    """Whether a file found in a folder is one to read."""
+def _listed(path: Path, folder: Path, root: Path, readers: _Readers) -> bool:
+    """Whether a file found in a folder is one to read; ``root`` is where the folder really is."""
     suffix = _suffix(path, readers)
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     if not suffix or hidden or path.name.lower().endswith(CAPTION_SUFFIX):
+        return False
+    if not path.resolve().is_relative_to(root):
+        _log.warning("%s: a link that leads out of the folder; left out. Name it to have it read", path)
         return False
     if readers is _PIXEL_READERS and suffix in TRANSCRIPT_SUFFIXES and has_clip(path):
         return False

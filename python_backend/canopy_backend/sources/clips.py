@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from canopy_backend.items import VideoItem
-from canopy_backend.sources.files import item_id, title_of
+from canopy_backend.sources.files import companion, item_id, title_of
 from canopy_backend.sources.transcripts import read_transcript
 
 CLIP_SUFFIXES: Final = (".mp4", ".webm")
@@ -18,8 +18,8 @@ def read_clip_file(path: Path) -> Iterator[VideoItem]:
     """The clip of an ``.mp4`` or ``.webm`` file, with the cues of ``.vtt`` or ``.srt`` of the same name beside it."""
     from canopy_backend.pixels import with_clip  # PyAV and Pillow are needed from here on.
 
-    places = (path.with_suffix(suffix) for suffix in TRANSCRIPT_SUFFIXES)
-    transcript = next((place for place in places if place.is_file()), None)
+    places = (companion(path.with_suffix(suffix), path) for suffix in TRANSCRIPT_SUFFIXES)
+    transcript = next((place for place in places if place is not None), None)
     cues = next(read_transcript(transcript)).segments if transcript is not None else []
     item = VideoItem(
         id=item_id(path, 0),

@@ -55,13 +55,36 @@ def read_utf8(path: Path) -> str:
     return text
 
 
+def companion(place: Path, path: Path) -> Path | None:
+    """A file that belongs to another by its name, a caption or a transcript; ``None`` where there is none.
+
+    Args:
+        place: Where it would be.
+        path: The file that it belongs to.
+
+    Raises:
+        InvalidItem: It is a link out of its own folder and that of the other file: whoever laid it there chose what is
+            read.
+    """
+    if not place.is_file():
+        return None
+    target = place.resolve()
+    if not any(target.is_relative_to(one) for one in (place.parent.resolve(), path.resolve().parent)):
+        raise InvalidItem(f"{place}: a link that leads out of its folder; put the file itself there")
+    return place
+
+
 def item_id(path: Path, ordinal: int) -> str:
     """Id of the item with this number, from 0, in a file.
 
     Raises:
-        InvalidItem: The path is too long for an id.
+        InvalidItem: The path is too long for an id, or its name is not UTF-8.
     """
     found = f"{path.as_posix()}#{ordinal}"
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise InvalidItem(f"{str(path)!r}: the path is not UTF-8, and an id has to be") from None
     if len(found) > _MAX_ID:
         raise InvalidItem(f"{path}: the path is too long for an id, which has at most {_MAX_ID} characters")
     return found

@@ -8,7 +8,7 @@ from typing import Final
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.items import ImageItem
-from canopy_backend.sources.files import MAX_FILE_BYTES, item_id, read_bytes, read_utf8, title_of
+from canopy_backend.sources.files import MAX_FILE_BYTES, companion, item_id, read_bytes, read_utf8, title_of
 
 #: What the name of a caption's file has in place of the image's suffix.
 CAPTION_SUFFIX: Final = ".caption.txt"
@@ -42,4 +42,5 @@ def _item(path: Path, caption: str) -> ImageItem:
 def _caption(path: Path) -> str | None:
     """The caption beside an image, in one line; ``None`` without one."""
     place = path.with_name(path.stem + CAPTION_SUFFIX)
-    return " ".join(read_utf8(place).split()) if place.is_file() else None
+    found = companion(place, path)
+    return None if found is None else " ".join(read_utf8(found).split())

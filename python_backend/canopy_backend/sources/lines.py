@@ -11,6 +11,7 @@ import msgspec
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.items import Item, decode_item
+from canopy_backend.reading import UNREADABLE
 from canopy_backend.sources.files import read_bytes
 
 #: Fields by one of which every item is known, also one that is malformed.
@@ -37,7 +38,8 @@ def holds_items(path: Path) -> bool:
     """Whether the first line of a file is an item, good or bad, or cannot be told; records of another kind are not."""
     try:
         lines = BytesIO(read_bytes(path).removeprefix(b"\xef\xbb\xbf"))
-        first = msgspec.json.decode(next(line for line in lines if line.strip()))
-    except (InvalidItem, msgspec.DecodeError, RecursionError):
+        # Nothing but a byte order mark and line ends is no item either; whoever reads it gets none.
+        first = msgspec.json.decode(next((line for line in lines if line.strip()), b"{}"))
+    except (InvalidItem, *UNREADABLE):
         return True
     return not isinstance(first, dict) or any(name in first for name in _ITEM_FIELDS)

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from canopy_backend.errors import ExportError, InvalidRequest, Overloaded
+from canopy_backend.reading import UNREADABLE, told
 from canopy_backend.triton import tensors
 from canopy_backend.triton.backend import pb_utils, prepare_process
 from canopy_backend.triton.errors import to_triton
@@ -149,8 +150,8 @@ def engine_arguments(setting: Setting, model: str) -> dict[str, Any]:
     path = setting.folder / setting.version / setting.parameters["engine"]
     try:
         arguments: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ExportError(f"engine arguments {str(path)!r}: {error}") from None
+    except (OSError, *UNREADABLE) as error:
+        raise ExportError(f"engine arguments {str(path)!r}: {told(error)}") from None
     if not (Path(model) / "config.json").is_file():
         raise ExportError(f"{MODEL_VARIABLE}={model!r} is no folder of a model; set it to one that has a config.json")
     return arguments | {"model": model}

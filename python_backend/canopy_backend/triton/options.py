@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from canopy_backend.errors import InvalidRequest
+from canopy_backend.reading import UNREADABLE, told
 
 PREFIX: Final = "canopy_"
 
@@ -36,12 +37,16 @@ def parse_options(parameters: str, known: Collection[str]) -> Options:
         known: Options that this model takes.
 
     Raises:
-        InvalidRequest: An option is unknown to this model, or its value is not true or false.
+        InvalidRequest: They are no JSON object, an option is unknown to this model, or its value is not true or false.
     """
     if PREFIX not in parameters:
         return Options()
+    try:
+        values = msgspec.json.decode(parameters, type=dict[str, object])
+    except UNREADABLE as error:
+        raise InvalidRequest(f"the request's parameters cannot be read: {told(error)}") from None
     given: dict[str, bool] = {}
-    for key, value in msgspec.json.decode(parameters, type=dict[str, object]).items():
+    for key, value in values.items():
         if not key.startswith(PREFIX):
             continue
         name = key.removeprefix(PREFIX)

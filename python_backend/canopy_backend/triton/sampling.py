@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from canopy_backend.errors import InvalidRequest
+from canopy_backend.reading import UNREADABLE, told
 
 INPUT = "sampling_parameters"
 
@@ -97,5 +98,5 @@ def _decode(text: str, kind: type[Any], what: str) -> Any:
             unknown = reason.rsplit("`", 2)[1]
             raise InvalidRequest(f"{what}: unknown parameter {unknown!r}") from None
         raise InvalidRequest(f"{what}: {f'{name!r}: ' if name else ''}{reason}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{what}: not a JSON object ({error})") from None
+    except UNREADABLE as error:
+        raise InvalidRequest(f"{what}: not a JSON object ({told(error)})") from None

@@ -123,7 +123,7 @@ def refusal(url: str, allowed: FetchRules, **options: Any) -> str:
     with pytest.raises(InvalidItem) as caught:
         get(url, allowed, **options)
     assert (caught.value.item_id, caught.value.field) == ("a", "uri")
-    assert url[:200] in caught.value.reason
+    assert repr(url[:200])[1:-1] in caught.value.reason
     return caught.value.reason
 
 
@@ -174,6 +174,24 @@ def test_a_picture_that_cannot_be_decoded_is_named(site: Site) -> None:
         ("https://pictures.test:x/p", "cannot be fetched"),
         ("https://pict ures.test/p", "not among the allowed hosts"),
         ("https://\ud800.test/p", "cannot be fetched"),
+        ("https://pictures.test:0/p", "pictures.test:0, which is not among"),
+        ("https://pictures.test./p", "not among the allowed hosts"),
+        ("https://pictures.test%2eother.test/p", "not among the allowed hosts"),
+        ("https://pictures.test%00.other.test/p", "not among the allowed hosts"),
+        ("https://pictures.test\\@other.test/p", "carries a user name"),
+        ("https://other.test#@pictures.test/p", "leads to other.test:443"),
+        ("https://other.test?@pictures.test/p", "leads to other.test:443"),
+        ("https://pictures.test/@other.test", "leads to pictures.test, which is at 127.0.0.1"),
+        ("//pictures.test/p", "is not https"),
+        ("https:pictures.test/p", "is not https"),
+        ("data:image/png;base64,AA==", "is not https"),
+        ("gopher://pictures.test/p", "is not https"),
+        ("jar:https://pictures.test!/p", "is not https"),
+        ("https://0x7f.1/p", "0x7f.1:443, which is not among"),
+        ("https://2130706433/p", "2130706433:443, which is not among"),
+        ("https://[::ffff:127.0.0.1]/p", "not among the allowed hosts"),
+        ("https://[fe80::1%25eth0]/p", ""),
+        ("https://\uff50ictures.other.test/p", "cannot be fetched"),
     ],
 )
 def test_addresses_outside_the_list_are_never_asked(names: object, url: str, words: str) -> None:
@@ -247,6 +265,41 @@ def test_redirects_pass_the_same_checks(site: Site, names: dict[str, list[list[s
     asked = len(site.asked)
     assert "redirects more than 3 times" in refusal(site.url("/loop"), rules(site))
     assert len(site.asked) - asked == 4
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("http://10.0.0.5/p", "leads to 10.0.0.5:80, which is not among"),
+        ("http://[::1]/p", "not among the allowed hosts"),
+        ("http://[::ffff:169.254.169.254]/latest/meta-data", "not among the allowed hosts"),
+        ("//other.test/p", "leads to other.test:80"),
+        ("http://user:word@pictures.test/p", "carries a user name"),
+        ("ftp://pictures.test/p", "is not http or https"),
+        ("data:image/png;base64,AA==", "cannot be fetched"),
+        ("http://pictures.test:22/p", "leads to pictures.test:22"),
+        ("http://pictures.test:0/p", "leads to pictures.test:0"),
+        ("http://[", "not among the allowed hosts"),
+    ],
+)
+def test_redirects_lead_nowhere_else(site: Site, location: str, words: str) -> None:
+    site.gives("/away", b"", 302, Location=location)
+    assert words in refusal(site.url("/away"), rules(site))
+    assert [path for path, _ in site.asked] == ["/away"]
+
+
+def test_hosts_that_spell_an_inner_address_are_looked_at_as_addresses(names: dict[str, list[list[str]]]) -> None:
+    """A list may hold any name; what it resolves to decides. A resolver reads all of these as 127.0.0.1."""
+    for host in ("2130706433", "0x7f.1", "0x7f000001", "localhost", "127.1"):
+        names[host] = [["127.0.0.1"]]
+        reason = refusal(f"https://{host}/p", rules(hosts=frozenset({host})))
+        assert "is at 127.0.0.1, an address that is not public" in reason
+
+
+def test_one_private_address_among_public_ones_is_enough(names: dict[str, list[list[str]]]) -> None:
+    for inner in ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "64:ff9b::a00:1"):
+        names["pictures.test"] = [["93.184.216.34", "2606:4700::1111", inner]]
+        assert "not public" in refusal("https://pictures.test/p", rules())
 
 
 def test_a_redirect_to_an_address_that_turned_private_is_refused(site: Site, names: dict[str, list[list[str]]]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from canopy_backend.errors import TrainingError
 from canopy_backend.evidence import Evidence
 from canopy_backend.items import Item
+from canopy_backend.reading import UNREADABLE, told
 from canopy_training.critic.corpus import Encoder, Pool, query_vectors
 from canopy_training.data import Question
 
@@ -194,5 +195,5 @@ def load(file: Path) -> list[Searched]:
     """
     try:
         return [msgspec.json.decode(line, type=Searched) for line in file.read_bytes().splitlines()]
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TrainingError(f"{file}: {error}; delete it to search again") from None
+    except (OSError, *UNREADABLE) as error:
+        raise TrainingError(f"{file}: {told(error)}; delete it to search again") from None

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from canopy_backend.errors import TrainingError
+from canopy_backend.reading import UNREADABLE, told
 from canopy_training.evaluation.metrics import LevelScores
 from canopy_training.evaluation.summary import Scope
 from canopy_training.evaluation.sweeps import SweepReport
@@ -88,8 +89,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         file = folder / REPORT_FILE
         try:
             report = msgspec.json.decode(file.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise TrainingError(f"{file}: not a report that this version reads ({error})") from None
+        except (OSError, *UNREADABLE) as error:
+            raise TrainingError(f"{file}: not a report that this version reads ({told(error)})") from None
         if report.version != VERSION:
             raise TrainingError(f"{file}: a report of version {report.version}, this version reads {VERSION}")
         return report

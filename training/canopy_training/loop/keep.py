@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from canopy_backend.reading import UNREADABLE
 from canopy_training.evaluation.report import write
 from canopy_training.loop.arms import Arm
 from canopy_training.loop.report import ArmRun, Setting
@@ -33,7 +34,7 @@ class Kept:
         """The arm as it was run under the same conditions; ``None`` when it was not, or cannot be read."""
         try:
             return msgspec.json.decode(self._file(arm).read_bytes(), type=ArmRun)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             return None
 
     def store(self, run: ArmRun) -> None:
