@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers deploy-check fuzz audit schema lock clean
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers test-failures deploy-check fuzz audit schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ $(DEPLOY)/.installed: requirements/deploy.txt requirements/locks/deploy.txt
 	$(PYTHON) -m venv --clear $(DEPLOY)
 	$(DEPLOY)/bin/python -m pip install --quiet --requirement requirements/deploy.txt
 	@touch $@
+
+test-failures: $(STAMP) ## Break each part under load, then soak for ten minutes; writes docs/results/failures.md (25 min)
+	$(BIN)/python -m benchmarks.failures --write
 
 deploy-check: $(DEPLOY)/.installed ## Check chart, images and compose file without a cluster; writes docs/results/deploy.md (0.8 GB)
 	$(DEPLOY)/bin/python -m pytest tests/unit/deploy

@@ -32,13 +32,21 @@ _ITEM = re.compile(
     r"(?:, field '(?P<field>[^']*)')?: (?P<reason>.*)"
 )
 _MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
-# Triton has no code of its own for these, and the request is not at fault: a model's process has died or was not heard
-# of in time, its shared memory cannot grow, a server that stops has unloaded the model. Another attempt, at best at
-# another replica, can succeed.
-_AWAY = re.compile(
-    r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size|.* has no available versions\Z",
-    re.S,
-)
+# Triton has no code of its own for these, and the request is not at fault; another attempt, at best at another replica,
+# can succeed. In turn: a model's process has died or was not heard of in time, or its shared memory cannot grow; a
+# server that stops has unloaded the model; the response cache gave such a failure again, as an empty success, and left
+# a step without its input; gRPC's own words for a call that the server ended, as one does that stops.
+_AWAY = {
+    "INTERNAL": re.compile(
+        r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size", re.DOTALL
+    ),
+    "NOT_FOUND": re.compile(r".* has no available versions\Z", re.DOTALL),
+    "INVALID_ARGUMENT": re.compile(
+        r"(?:\[request id: [^\]]*\] )?expected \d+ inputs? but got \d+ inputs? for model "
+        r"'(?:hierarchy|refinement|planner|tree_writer|node_encoder|query_encoder)'"
+    ),
+    "CANCELLED": re.compile(r"CANCELLED\Z"),
+}
 _PLACE = re.compile(r"(?<=\bitem )\d{1,18}")
 
 
@@ -70,28 +78,33 @@ def error_from_status(code: str, message: str) -> CanopyError:
         return LimitExceeded(
             "message bytes", actual=int(size["actual"]), limit=int(size["limit"]), name="message_bytes"
         )
+    if code in _AWAY and _AWAY[code].match(message):
+        return ServerUnavailable(message)
     if code == "CANCELLED":
         # The server says so of work that it gave up because its time had passed.
         return DeadlineExceeded(message)
-    if code in ("INTERNAL", "NOT_FOUND") and _AWAY.match(message):
-        return ServerUnavailable(message)
     kind = CLASSES.get(code)
     if kind is None:
         return CanopyError(f"{code}: {message}")
     if code == "INVALID_ARGUMENT":
         return _invalid(message)
     if code == "UNAVAILABLE":
-        # Triton has one code for four reasons.
-        lowered = message.lower()
-        if "protocol is restricted" in lowered:
-            return Restricted(message)
-        if "maximum queue size" in lowered:
-            return Overloaded(message)
-        if "timeout expired" in lowered:
-            return DeadlineExceeded(message)
+        return _unavailable(message)
     if code == "INTERNAL" and "not finite" in message:
         return EncoderFailure(message)
     return kind(message)
+
+
+def _unavailable(message: str) -> CanopyError:
+    """Triton has one code for four reasons."""
+    lowered = message.lower()
+    if "protocol is restricted" in lowered:
+        return Restricted(message)
+    if "maximum queue size" in lowered or "for its turn; the limit is" in lowered:
+        return Overloaded(message)
+    if "timeout expired" in lowered:
+        return DeadlineExceeded(message)
+    return ServerUnavailable(message)
 
 
 def call_error(error: Any, url: str) -> CanopyError:
