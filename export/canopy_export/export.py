@@ -117,11 +117,6 @@ def export_encoders(
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
     vision = vision_wanted(source) if pixels and source.chat else None
-    if vision is not None and profile == "tensorrt":
-        raise ExportError(
-            f"{model}: plans of encoders that see pixels are not built yet; take profile 'onnx', or the text side "
-            "alone (--text-only)"
-        )
     sight = Sight(vision.hidden) if vision else None
     if not fit(
         repository, source.dimension, source.window, sight

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from canopy_export.model_config import DataType, InstanceGroup, Kind, ModelConfig, Parameter, Tensor
+from canopy_export.tensorrt.profiles import vision_profiles
 
 #: The file of each profile in a model's folder; the default one is TensorRT's.
 TENSORRT, ONNX, EMBEDDED = "config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt"
@@ -45,6 +46,7 @@ def vision_configs(sight: Sight) -> list[tuple[str, str, ModelConfig]]:
     A call holds frames of any number and size, one after another, so the tower has no batch axis.
     """
     configs = []
+    profiles = tuple(map(str, range(vision_profiles())))
     for profile, platform, filename, kind in PROFILES:
         embedded = {"threads": Parameter("0"), "call_patches": Parameter(str(CALL_PATCHES))}
         config = ModelConfig(
@@ -63,7 +65,7 @@ def vision_configs(sight: Sight) -> list[tuple[str, str, ModelConfig]]:
                 Tensor("visual", _FP32, (-1, sight.hidden)),
                 Tensor("deepstack", _FP32, (MAPS - 1, -1, sight.hidden)),
             ),
-            instance_group=(InstanceGroup(1, kind),),
+            instance_group=(InstanceGroup(1, kind, profiles if profile == TENSORRT else ()),),
             parameters={} if platform else embedded,
         )
         configs.append((config.name, profile, config))

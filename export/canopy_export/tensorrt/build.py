@@ -129,6 +129,8 @@ def sizes_of(graph: Path) -> tuple[int, int | None]:
     """
     encoder = graph.absolute().parent.parent
     window, rows = WINDOW, None
+    if encoder.name == _VISION:  # its calls have patches, not rows of tokens
+        return window, rows
     if (encoder / MANIFEST_FILE).is_file():
         window = EncoderManifest.load(encoder / MANIFEST_FILE).window
     config = encoder / "config.pbtxt"

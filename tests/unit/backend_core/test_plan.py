@@ -15,7 +15,7 @@ from canopy_backend.items import Frame, ImageItem, TableItem, TextItem, VideoIte
 from canopy_backend.limits import Limits
 from canopy_backend.plan import RequestPlan, indexed_trees, plan_request
 from canopy_backend.qwen3vl.sight import SeenItem
-from canopy_backend.tokenization import TokenCounter
+from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 from canopy_backend.tree import encode_tree
 
 REVISION = "ab" * 8
@@ -245,6 +245,29 @@ def test_limits(plan_of):
         plan_of([TextItem(id=name, text=f"{name}7" * 7) for name in "abcdefgh"], Limits(max_rows=1))
     with pytest.raises(LimitExceeded, match="max_fragments"):
         plan_of([VideoItem(id="long", duration_s=1e300)])
+
+
+@pytest.mark.parametrize("node_encoding", ["separate", "contextual"])
+def test_rows_become_wider_where_they_would_be_too_many(node_encoding, plan_of, wordpiece_file, counter):
+    """As for a TensorRT plan, which takes few rows and any width: the same trees, up to what the widest rows hold."""
+    tokenizer = EncoderTokenizer(wordpiece_file, 256)
+    items = [TextItem(id=f"{n}", text=f"judo {n} was played in japan. kano {n} was in japan.") for n in range(40)]
+
+    def trees(limits):
+        rows, plan = plan_of(items, limits, tokenizer=tokenizer, node_encoding=node_encoding)
+        made = plan.trees(items, encoded(rows), revision=REVISION, reader=counter.revision)
+        return rows.input_ids.shape, [encode_tree(tree) for tree in made]
+
+    (rows, width), free = trees(Limits())
+    assert width == 64
+    for most in (rows - 1, rows // 3):
+        (fewer, wider), bound = trees(Limits(max_rows=most))
+        assert fewer <= most
+        assert wider in (128, 256)
+        if node_encoding == "separate":
+            assert bound == free
+    with pytest.raises(LimitExceeded, match="max_rows=2"):
+        trees(Limits(max_rows=2))
 
 
 def test_a_bad_tree_is_refused_with_its_place(plan_of, counter):
