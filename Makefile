@@ -6,11 +6,14 @@ STAMP  := $(VENV)/.installed
 PEERS  := .canopy/venvs/peers
 INFINITY := .canopy/venvs/infinity
 DEPLOY := .canopy/venvs/deploy
+AUDIT  := .canopy/venvs/audit
+# Executions of a fuzz target; the page of results is written for the full number only.
+RUNS   ?= 1000000
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers deploy-check schema lock clean
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers test-failures deploy-check fuzz audit schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,9 +82,30 @@ $(DEPLOY)/.installed: requirements/deploy.txt requirements/locks/deploy.txt
 	$(DEPLOY)/bin/python -m pip install --quiet --requirement requirements/deploy.txt
 	@touch $@
 
+test-failures: $(STAMP) ## Break each part under load, then soak for ten minutes; writes docs/results/failures.md (25 min)
+	$(BIN)/python -m benchmarks.failures --write
+
 deploy-check: $(DEPLOY)/.installed ## Check chart, images and compose file without a cluster; writes docs/results/deploy.md (0.8 GB)
 	$(DEPLOY)/bin/python -m pytest tests/unit/deploy
 	$(DEPLOY)/bin/python kubernetes/report.py --write
+
+$(VENV)/.fuzz: $(STAMP) requirements/fuzz.txt requirements/locks/fuzz.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements/fuzz.txt
+	@touch $@
+
+fuzz: $(VENV)/.fuzz ## Fuzz every decoder (an hour; RUNS=10000 for a minute); writes docs/results/fuzz.md
+	PYTHONPATH=tests/fuzz $(BIN)/python -m canopy_fuzz --runs $(RUNS) \
+		$(if $(filter 1000000,$(RUNS)),--write,--seconds 5)
+
+$(AUDIT)/.installed: requirements/audit.txt requirements/locks/audit.txt
+	$(PYTHON) -m venv --clear $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --requirement requirements/audit.txt
+	@touch $@
+
+audit: $(AUDIT)/.installed ## Look up every locked version among the known vulnerabilities (asks the network)
+	@for lock in requirements/locks/*.txt benchmarks/peers/*lock.txt; do echo "$$lock"; \
+		$(AUDIT)/bin/pip-audit --requirement $$lock --strict --no-deps --disable-pip --progress-spinner off || failed=1; \
+	done; exit $${failed:-0}
 
 schema: $(STAMP) ## Write the published JSON schemas again
 	$(BIN)/python -m canopy_backend.schema docs/schema

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -159,8 +159,14 @@ def _legend(form: str, labels: dict[str, str]) -> str:
     return re.sub(r"{{\s*(\w+)\s*}}", lambda match: labels.get(match[1], ""), form).strip() or form
 
 
-def draw(recording: Recording, address: str, out: Path) -> dict[str, int]:
+def draw(recording: Recording, address: str, out: Path, only: Collection[str] = ()) -> dict[str, int]:
     """Draw each row of the dashboard as one picture, ``dashboard-<row>.png``.
+
+    Args:
+        recording: The run.
+        address: A Prometheus over its series.
+        out: Where the pictures go.
+        only: Rows to draw, in small letters; all where none is named.
 
     Returns:
         Number of series by panel, ``row: title``.
@@ -172,7 +178,8 @@ def draw(recording: Recording, address: str, out: Path) -> dict[str, int]:
     for row, panels in rows().items():
         found = [(panel, _panel_lines(address, panel, recording)) for panel in panels]
         counts |= {f"{row}: {panel['title']}": len(lines) for panel, lines in found}
-        _draw_row(found, out / f"dashboard-{row.lower()}.png")
+        if not only or row.lower() in only:
+            _draw_row(found, out / f"dashboard-{row.lower()}.png")
     return counts
 
 
@@ -196,7 +203,7 @@ def _draw_row(found: list[tuple[dict[str, Any], list[Line]]], path: Path) -> Non
 
     height = -(-len(found) // _COLUMNS)
     figure, axes = pyplot.subplots(
-        height, _COLUMNS, figsize=(15, 3.1 * height), squeeze=False, layout="constrained", facecolor="#111217"
+        height, _COLUMNS, figsize=(15, 3.8 * height), squeeze=False, layout="constrained", facecolor="#111217"
     )
     for place, axis in enumerate(axes.ravel()):
         if place < len(found):
@@ -209,6 +216,8 @@ def _draw_row(found: list[tuple[dict[str, Any], list[Line]]], path: Path) -> Non
 
 
 def _draw_panel(axis: Any, panel: dict[str, Any], lines: list[Line]) -> None:
+    from matplotlib.ticker import MultipleLocator
+
     defaults = panel["fieldConfig"]["defaults"]
     axis.set_facecolor("#181b1f")
     axis.set_title(panel["title"], loc="left", color="#ccccdc", fontsize=10, fontweight="bold")
@@ -226,15 +235,17 @@ def _draw_panel(axis: Any, panel: dict[str, Any], lines: list[Line]) -> None:
     for line in ordered[:_MOST_LINES]:
         axis.plot(line.seconds, line.values, linewidth=1.3, label=line.legend)
         axis.fill_between(line.seconds, line.values, alpha=0.06)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(bottom=0, top=None if max(ordered[0].values) > 0 else 1)
+    axis.xaxis.set_major_locator(MultipleLocator(60))
     axis.yaxis.set_major_formatter(lambda value, _: written(value, defaults["unit"]))
     axis.xaxis.set_major_formatter(lambda value, _: f"{int(value) // 60}:{int(value) % 60:02d}")
-    more = f", and {len(ordered) - _MOST_LINES} more" if len(ordered) > _MOST_LINES else ""
-    legend = axis.legend(fontsize=7, ncols=2, loc="upper left", framealpha=0.5, facecolor="#181b1f", title=more or None)
-    legend.get_frame().set_edgecolor("none")
-    for text in (*legend.get_texts(), legend.get_title()):
+    if len(ordered) > _MOST_LINES:
+        axis.plot([], [], alpha=0, label=f"and {len(ordered) - _MOST_LINES} more")
+    legend = axis.legend(
+        fontsize=7, ncols=3, loc="upper left", bbox_to_anchor=(-0.02, -0.1), frameon=False, handlelength=1.0
+    )
+    for text in legend.get_texts():
         text.set_color("#ccccdc")
-        text.set_fontsize(7)
 
 
 def written(value: float, unit: str) -> str:
@@ -260,11 +271,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the dashboard's panels from a recorded run.")
     parser.add_argument("folder", type=Path, help="what kubernetes/recording.py wrote")
     parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go")
+    parser.add_argument("--rows", nargs="*", default=(), metavar="ROW", help="rows to draw; all where none is named")
     given = parser.parse_args()
     recording = Recording.load(given.folder)
     (port,) = free_ports(1)
     with prometheus(recording.folder / "series", port, {}, recording.scrape_s) as address:
-        counts = draw(recording, address, given.out)
+        counts = draw(recording, address, given.out, given.rows)
     width = max(map(len, counts))
     print("\n".join(f"{name:<{width}}  {number:>3} series" for name, number in counts.items()))  # noqa: T201
 

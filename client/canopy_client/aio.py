@@ -20,7 +20,7 @@ from canopy_backend.limits import Limits
 from canopy_client import identity, jobs
 from canopy_client.calls import recorded
 from canopy_client.channels import Tls, channel_options, check_target
-from canopy_client.codec import RequestOptions, limits_from_config
+from canopy_client.codec import RequestOptions, limits_from_config, pixels_from_config
 from canopy_client.deadline import Deadline
 from canopy_client.jobs import EncoderInfo, ItemLike, Job, Part, Results
 from canopy_client.retry import RetryPolicy
@@ -115,11 +115,15 @@ class AsyncCanopyClient:
 
     async def limits(self, *, deadline_s: float | None = None) -> Limits:
         """The limits that the server publishes, read again."""
-        deadline = self._deadline(deadline_s)
-        request = pb.ModelConfigRequest(name="hierarchy")
-        response = await self._call(self._stub().ModelConfig, lambda: request, deadline)
-        self._limits = limits_from_config(response)
+        self._limits = limits_from_config(await self._config(self._deadline(deadline_s)))
         return self._limits
+
+    async def sees_pixels(self, *, deadline_s: float | None = None) -> bool:
+        """Whether the server's encoders see pictures of items; see :meth:`CanopyClient.sees_pixels`."""
+        try:
+            return pixels_from_config(await self._config(self._deadline(deadline_s)))
+        except Restricted:
+            return False
 
     async def encoder(self, *, deadline_s: float | None = None) -> EncoderInfo:
         """Which encoder the server runs, told by what it makes of a small item."""
@@ -148,6 +152,10 @@ class AsyncCanopyClient:
 
     def _deadline(self, seconds: float | None) -> Deadline:
         return Deadline.after(self._deadline_s if seconds is None else seconds)
+
+    async def _config(self, deadline: Deadline) -> Any:
+        request = pb.ModelConfigRequest(name="hierarchy")
+        return await self._call(self._stub().ModelConfig, lambda: request, deadline)
 
     async def _known_limits(self, deadline: Deadline) -> Limits:
         try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2 as pb
 
-from canopy_backend.errors import CanopyError
+from canopy_backend.errors import CanopyError, ServerUnavailable
 from canopy_backend.evidence import Evidence, Trace
 from canopy_backend.items import bring_trees
 from canopy_backend.limits import Limits
@@ -257,6 +257,12 @@ def limits_from_config(response: Any) -> Limits:
     return Limits.from_parameters({name: parameters[name].string_value for name in parameters})
 
 
+def pixels_from_config(response: Any) -> bool:
+    """Whether a server's encoders see pictures, out of the ``ModelConfigResponse`` of ``hierarchy``."""
+    parameters = response.config.parameters
+    return "pixels" in parameters and parameters["pixels"].string_value == "true"
+
+
 def _raw_outputs(response: Any) -> dict[str, bytes]:
     if len(response.raw_output_contents) != len(response.outputs):
         raise CanopyError("reply: outputs without raw contents; is this a Triton server?")
@@ -267,7 +273,8 @@ def _raw_outputs(response: Any) -> dict[str, bytes]:
 
 def _output(outputs: Mapping[str, bytes], name: str) -> bytes:
     if name not in outputs:
-        raise CanopyError(f"reply: no output {name!r}")
+        # The response cache of Triton 24.10 keeps the failure of a model whose process has died, as an empty success.
+        raise ServerUnavailable(f"reply: no output {name!r}")
     return outputs[name]
 
 

@@ -33,7 +33,9 @@ REQUEST_BYTES: Final = 16 * 1024 * 1024
 PARALLEL: Final = 4
 
 #: Limits that a request with half the items can meet.
-HALVED: Final = frozenset({"max_items", "max_rows", "max_queries", "max_request_picture_bytes", "message_bytes"})
+HALVED: Final = frozenset(
+    {"max_items", "max_rows", "max_patches", "max_queries", "max_request_picture_bytes", "message_bytes"}
+)
 
 #: Asked of a server to learn whether it works, not only whether its port is open.
 CANARY: Final = TextItem(id="canary", text="The canary sings. The air is good.")

@@ -114,9 +114,9 @@ class Settings:
     )
     deadline_s: float = field(default=60.0, metadata=_about("seconds that one call to the evidence server may take"))
     answer_deadline_s: float = field(default=300.0, metadata=_about("seconds that one question may take"))
-    pixels: bool = field(
-        default=False,
-        metadata=_about("bring pictures and clips along with their pixels, for an encoder that takes them"),
+    pixels: bool | None = field(
+        default=None,
+        metadata=_about("bring pictures and clips along with their pixels; by default where the server's encoder sees"),
     )
     picture_hosts: str = field(
         default="", metadata=_about("hosts that pictures and clips may be fetched from, with commas; empty: none")

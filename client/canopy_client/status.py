@@ -21,22 +21,33 @@ from canopy_backend.errors import (
 )
 
 _ENSEMBLE = re.compile(r"^in ensemble '[^']*', ")
-_LIMIT = re.compile(r"(?s)(?P<what>.*): (?P<actual>\d+) is over the limit (?P<name>\w+)=(?P<limit>\d+)\Z")
+# Numbers have as many digits as 64 bits hold: longer ones are nobody's sizes, and Python refuses to read them.
+_LIMIT = re.compile(
+    r"(?s)(?P<what>.*): (?P<actual>\d{1,18}) is over the limit (?P<name>\w{1,64})=(?P<limit>\d{1,18})\Z"
+)
 # gRPC itself refuses a message that is too long, on either side, with its size and the limit.
-_MESSAGE_SIZE = re.compile(r"message larger than max \((?P<actual>\d+) vs\. (?P<limit>\d+)\)")
+_MESSAGE_SIZE = re.compile(r"message larger than max \((?P<actual>\d{1,18}) vs\. (?P<limit>\d{1,18})\)")
 _ITEM = re.compile(
-    r"(?s)item (?P<index>\d+)(?: \((?P<quote>['\"])(?P<item_id>.*?)(?P=quote)?\))?(?:, field '(?P<field>[^']*)')?: "
-    r"(?P<reason>.*)"
+    r"(?s)item (?P<index>\d{1,18})(?: \((?P<quote>['\"])(?P<item_id>.*?)(?P=quote)?\))?"
+    r"(?:, field '(?P<field>[^']*)')?: (?P<reason>.*)"
 )
 _MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
-# Triton has no code of its own for these, and the request is not at fault: a model's process has died or was not heard
-# of in time, its shared memory cannot grow, a server that stops has unloaded the model. Another attempt, at best at
-# another replica, can succeed.
-_AWAY = re.compile(
-    r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size|.* has no available versions\Z",
-    re.S,
-)
-_PLACE = re.compile(r"(?<=\bitem )\d+")
+# Triton has no code of its own for these, and the request is not at fault; another attempt, at best at another replica,
+# can succeed. In turn: a model's process has died or was not heard of in time, or its shared memory cannot grow; a
+# server that stops has unloaded the model; the response cache gave such a failure again, as an empty success, and left
+# a step without its input; gRPC's own words for a call that the server ended, as one does that stops.
+_AWAY = {
+    "INTERNAL": re.compile(
+        r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size", re.DOTALL
+    ),
+    "NOT_FOUND": re.compile(r".* has no available versions\Z", re.DOTALL),
+    "INVALID_ARGUMENT": re.compile(
+        r"(?:\[request id: [^\]]*\] )?expected \d+ inputs? but got \d+ inputs? for model "
+        r"'(?:hierarchy|refinement|planner|tree_writer|node_encoder|query_encoder)'"
+    ),
+    "CANCELLED": re.compile(r"CANCELLED\Z"),
+}
+_PLACE = re.compile(r"(?<=\bitem )\d{1,18}")
 
 
 def _classes_by_code() -> Mapping[str, type[CanopyError]]:
@@ -67,28 +78,33 @@ def error_from_status(code: str, message: str) -> CanopyError:
         return LimitExceeded(
             "message bytes", actual=int(size["actual"]), limit=int(size["limit"]), name="message_bytes"
         )
+    if code in _AWAY and _AWAY[code].match(message):
+        return ServerUnavailable(message)
     if code == "CANCELLED":
         # The server says so of work that it gave up because its time had passed.
         return DeadlineExceeded(message)
-    if code in ("INTERNAL", "NOT_FOUND") and _AWAY.match(message):
-        return ServerUnavailable(message)
     kind = CLASSES.get(code)
     if kind is None:
         return CanopyError(f"{code}: {message}")
     if code == "INVALID_ARGUMENT":
         return _invalid(message)
     if code == "UNAVAILABLE":
-        # Triton has one code for four reasons.
-        lowered = message.lower()
-        if "protocol is restricted" in lowered:
-            return Restricted(message)
-        if "maximum queue size" in lowered:
-            return Overloaded(message)
-        if "timeout expired" in lowered:
-            return DeadlineExceeded(message)
+        return _unavailable(message)
     if code == "INTERNAL" and "not finite" in message:
         return EncoderFailure(message)
     return kind(message)
+
+
+def _unavailable(message: str) -> CanopyError:
+    """Triton has one code for four reasons."""
+    lowered = message.lower()
+    if "protocol is restricted" in lowered:
+        return Restricted(message)
+    if "maximum queue size" in lowered or "for its turn; the limit is" in lowered:
+        return Overloaded(message)
+    if "timeout expired" in lowered:
+        return DeadlineExceeded(message)
+    return ServerUnavailable(message)
 
 
 def call_error(error: Any, url: str) -> CanopyError:
@@ -107,7 +123,8 @@ def call_error(error: Any, url: str) -> CanopyError:
 
 
 def _invalid(message: str) -> CanopyError:
-    if limit := _LIMIT.search(message):
+    # From the start, and not searched for: it holds the whole message, and a search would try each place of it.
+    if limit := _LIMIT.match(message):
         return LimitExceeded(limit["what"], actual=int(limit["actual"]), limit=int(limit["limit"]), name=limit["name"])
     if _MISMATCH.search(message):
         return EncoderMismatch(message)

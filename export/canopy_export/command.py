@@ -53,6 +53,9 @@ def export(
         Path | None,
         typer.Option(envvar="CANOPY_READER_TOKENIZER", help="tokenizer.json of the model that reads the evidence."),
     ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Leave the vision tower of a Qwen3-VL out: pictures are not seen.")
+    ] = False,
     plans: Annotated[
         bool,
         typer.Option(help="Build the plans of tensorrt, inside the container that serves; else only what they need."),
@@ -73,6 +76,7 @@ def export(
         profile=served,
         name=name or (None if model else EXAMPLE_NAME),
         reader_tokenizer=reader_tokenizer,
+        pixels=not text_only,
         plans=plans,
         report=(lambda _: None) if as_json else console.print,
     )
@@ -84,13 +88,15 @@ def export(
                 "node_encoder": exported.node.revision,
                 "node_encoding": exported.node.node_encoding,
                 "precision": exported.node.precision,
+                "pixels": exported.node.pixels,
                 "built": list(exported.built),
             }
         )
     else:
         console.print(
             f"{exported.query.model}: query encoder {exported.query.revision}, node encoder {exported.node.revision} "
-            f"({exported.node.node_encoding}, {exported.node.precision})"
+            f"({exported.node.node_encoding}, {exported.node.precision}, "
+            f"{'sees pixels' if exported.node.pixels else 'reads text alone'})"
         )
 
 

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2
 
 from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
+from canopy_export.critic_config import critic_configs
 from canopy_export.model_config import (
     DataType,
     DynamicBatching,
@@ -28,12 +29,12 @@ from canopy_export.model_config import (
     Step,
     Tensor,
     TimeoutAction,
-    TransactionPolicy,
     Warmup,
     WarmupInput,
     to_pbtxt,
 )
 from canopy_export.tensorrt.profiles import plan_rows, text_profiles
+from canopy_export.vision_config import EMBEDDED, MAPS, ONNX, PROFILES, PUBLISHED, TENSORRT, Sight, vision_configs
 
 #: Dimension of the example encoder, all-MiniLM-L6-v2; an export of another model writes the files again.
 DIMENSION: Final = 384
@@ -51,17 +52,12 @@ _QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
 
-#: The file of each profile in a model's folder; the default one is TensorRT's.
-_TENSORRT, _ONNX, _EMBEDDED = "config.pbtxt", "configs/onnx.pbtxt", "configs/embedded.pbtxt"
-
-_STRING, _INT64, _FP32, _INT32, _UINT32, _UINT8, _BOOL = (
+_STRING, _INT64, _FP32, _INT32, _UINT8 = (
     DataType.STRING,
     DataType.INT64,
     DataType.FP32,
     DataType.INT32,
-    DataType.UINT32,
     DataType.UINT8,
-    DataType.BOOL,
 )
 _QUERY: Final = Tensor("QUERY", _STRING, (1,))
 _QUERIES: Final = Tensor("QUERY", _STRING, (-1,))
@@ -74,36 +70,22 @@ _EVIDENCE: Final = (
     Tensor("SCORES", _FP32, (-1,)),
     Tensor("TRACE", _STRING, (-1,)),
 )
-_NODE_ROWS: Final = tuple(
-    Tensor(name, _INT64, (-1, -1)) for name in ("NODE_IDS", "NODE_SEGMENTS", "NODE_POSITIONS", "NODE_SLOTS")
-)
-_NODE_INPUTS: Final = ("input_ids", "segment_ids", "position_ids", "slot_ids")
-_QUERY_INPUTS: Final = ("input_ids", "attention_mask")
-#: The tensors that Triton's vLLM backend gives to every model that it serves.
-_CRITIC_INPUTS: Final = (
-    Tensor("text_input", _STRING, (1,)),
-    Tensor("image", _STRING, (-1,), optional=True),
-    Tensor("stream", _BOOL, (1,), optional=True),
-    Tensor("sampling_parameters", _STRING, (1,), optional=True),
-    Tensor("exclude_input_in_output", _BOOL, (1,), optional=True),
-    Tensor("return_finish_reason", _BOOL, (1,), optional=True),
-    Tensor("return_cumulative_logprob", _BOOL, (1,), optional=True),
-    Tensor("return_logprobs", _BOOL, (1,), optional=True),
-    Tensor("return_num_input_tokens", _BOOL, (1,), optional=True),
-    Tensor("return_num_output_tokens", _BOOL, (1,), optional=True),
-)
-_CRITIC_OUTPUTS: Final = (
-    Tensor("text_output", _STRING, (-1,)),
-    Tensor("finish_reason", _STRING, (-1,)),
-    Tensor("cumulative_logprob", _FP32, (-1,)),
-    Tensor("logprobs", _STRING, (-1,)),
-    Tensor("num_input_tokens", _UINT32, (1,)),
-    Tensor("num_output_tokens", _UINT32, (-1,)),
-)
+#: An encoder's inputs, and how an ensemble calls the tensors of its rows, behind a prefix.
+_NODE_INPUTS: Final = {"input_ids": "IDS", "segment_ids": "SEGMENTS", "position_ids": "POSITIONS", "slot_ids": "SLOTS"}
+_QUERY_INPUTS: Final = {"input_ids": "IDS", "attention_mask": "MASK"}
+#: The same of encoders that see pixels.
+_PIXEL_NODE_INPUTS: Final = {
+    "input_ids": "IDS", "segment_ids": "SEGMENTS", "places": "PLACES", "slot_ids": "SLOTS", "features": "FEATURES"
+}  # fmt: skip
+_PIXEL_QUERY_INPUTS: Final = {**_QUERY_INPUTS, "places": "PLACES", "features": "FEATURES"}
+#: Axes of a position, and the feature of a token.
+_PLACES: Final = 4
+#: Processes of a first step with pixels: while one decodes pictures and waits for the vision tower, the other plans.
+PIXEL_STEPS: Final = 2
 
 
 def repository_configs(
-    dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW
+    dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW, sight: Sight | None = None
 ) -> dict[str, ModelConfig]:
     """The configurations of the whole repository.
 
@@ -112,27 +94,33 @@ def repository_configs(
         limits: Published limits; the defaults where not given. In the TensorRT profile requests have no more rows and
             queries than a plan takes.
         window: Most tokens of one sequence, of which the plans' profiles follow.
+        sight: The vision tower where the encoders see pixels.
 
     Returns:
         Configurations by their path in the repository, for instance ``"query_encoder/configs/onnx.pbtxt"``.
     """
     limits = limits or Limits()
-    configs: dict[str, ModelConfig] = {f"{config.name}/config.pbtxt": config for config in _ensembles(dimension)}
+    configs: dict[str, ModelConfig] = {f"{config.name}/config.pbtxt": config for config in _ensembles(dimension, sight)}
     for profile, own in _limits(limits, window).items():
         parameters = {name: Parameter(value) for name, value in own.to_parameters().items()}
-        for config in _python_models(dimension, parameters):
+        for config in _python_models(dimension, parameters, sight):
             configs[f"{config.name}/{profile}"] = config
-    for name, profile, config in (*_encoders(dimension, limits, window), *_critic()):
+    encoders = (*_encoders(dimension, limits, window, sight), *vision_configs(sight or PUBLISHED))
+    for name, profile, config in (*encoders, *critic_configs()):
         configs[f"{name}/{profile}"] = config
     return configs
 
 
 def write_configs(
-    repository: Path, dimension: int = DIMENSION, limits: Limits | None = None, window: int = WINDOW
+    repository: Path,
+    dimension: int = DIMENSION,
+    limits: Limits | None = None,
+    window: int = WINDOW,
+    sight: Sight | None = None,
 ) -> list[Path]:
     """Write every configuration that differs from what is there; returns the files that were written."""
     written = []
-    for name, config in repository_configs(dimension, limits, window).items():
+    for name, config in repository_configs(dimension, limits, window, sight).items():
         path, text = repository / name, to_pbtxt(config)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
@@ -142,26 +130,34 @@ def write_configs(
     return written
 
 
-def fit(repository: Path, dimension: int, window: int = WINDOW) -> bool:
+def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | None = None) -> bool:
     """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
 
     Those of the TensorRT profile must be for plans of this window, with at most the rows that such plans take.
+
+    Args:
+        repository: The repository.
+        dimension: Size of the encoders' vectors.
+        window: Most tokens of one sequence.
+        sight: The vision tower where the encoders see pixels.
 
     Raises:
         ExportError: The node encoder's configuration cannot be parsed.
     """
     path = repository / "node_encoder" / "config.pbtxt"
-    if not all((repository / name).is_file() for name in repository_configs(dimension)):
+    wanted = repository_configs(dimension, window=window, sight=sight)
+    needed = [name for name, config in wanted.items() if sight or config.name != "vision_encoder"]
+    if not all((repository / name).is_file() for name in needed):
         return False
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         raise ExportError(f"{path}: {error}") from None
-    inputs = tuple(tensor.name for tensor in config.input)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in (*config.input, *config.output)}
+    encoder = wanted["node_encoder/config.pbtxt"]
     profiles = [len(group.profile) for group in config.instance_group]
     return (
-        inputs == _NODE_INPUTS
-        and [tensor.dims[-1] for tensor in config.output] == [dimension]
+        shapes == {tensor.name: tensor.dims for tensor in (*encoder.input, *encoder.output)}
         and profiles == [text_profiles(window)]
         and config.max_batch_size <= plan_rows(window)
     )
@@ -171,11 +167,14 @@ def _limits(limits: Limits, window: int) -> dict[str, Limits]:
     """The limits of each profile, by the file that holds its configuration."""
     rows = plan_rows(window)
     of_plans = structs.replace(limits, max_rows=min(rows, limits.max_rows), max_queries=min(rows, limits.max_queries))
-    return {_TENSORRT: of_plans, _ONNX: limits, _EMBEDDED: limits}
+    return {TENSORRT: of_plans, ONNX: limits, EMBEDDED: limits}
 
 
-def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
+def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
     embedding = Tensor("EMBEDDING", _FP32, (-1, dimension))
+    # Tensors in and between the steps; the vision tower is called by the first step, and only for items with pictures.
+    asked, whole, plain = (_names(_rows(prefix, "query_encoder", sight)) for prefix in ("QUERY_", "ITEM_", ""))
+    nodes = _names(_rows("NODE_", "node_encoder", sight))
     return (
         ModelConfig(
             name="compress",
@@ -184,9 +183,9 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("hierarchy", ("QUERY", "ITEMS"), ("QUERY_IDS", "QUERY_MASK", *_names(_NODE_ROWS), "PLAN")),
-                    _encode("query_encoder", ("QUERY_IDS", "QUERY_MASK"), "QUERY_EMBEDDING"),
-                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step("hierarchy", ("QUERY", "ITEMS"), (*asked, *nodes, "PLAN")),
+                    _encode("query_encoder", asked, "QUERY_EMBEDDING", sight),
+                    _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step("refinement", ("ITEMS", "PLAN", "QUERY_EMBEDDING", "NODE_EMBEDDINGS"), _names(_EVIDENCE)),
                 )
             ),
@@ -199,8 +198,8 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("tokenizer", ("QUERY",), ("IDS", "MASK", "ARRIVAL")),
-                    _encode("query_encoder", ("IDS", "MASK"), "QUERY_EMBEDDING"),
+                    _step("tokenizer", ("QUERY",), (*plain, "ARRIVAL")),
+                    _encode("query_encoder", plain, "QUERY_EMBEDDING", sight),
                     _step("refinement", ("ITEMS", "QUERY_EMBEDDING", "ARRIVAL"), _names(_EVIDENCE)),
                 )
             ),
@@ -212,9 +211,9 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=(Tensor("TREES", _STRING, (-1,)), Tensor("EMBEDDINGS", _FP32, (-1, dimension))),
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("planner", ("ITEMS",), (*_names(_NODE_ROWS), "ITEM_IDS", "ITEM_MASK", "PLAN")),
-                    _encode("query_encoder", ("ITEM_IDS", "ITEM_MASK"), "ITEM_EMBEDDINGS"),
-                    _encode("node_encoder", _names(_NODE_ROWS), "NODE_EMBEDDINGS"),
+                    _step("planner", ("ITEMS",), (*nodes, *whole, "PLAN")),
+                    _encode("query_encoder", whole, "ITEM_EMBEDDINGS", sight),
+                    _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step(
                         "tree_writer",
                         ("ITEMS", "PLAN", "NODE_EMBEDDINGS", "ITEM_EMBEDDINGS"),
@@ -230,22 +229,26 @@ def _ensembles(dimension: int) -> tuple[ModelConfig, ...]:
             output=(embedding,),
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("tokenizer", ("QUERY",), ("IDS", "MASK")),
-                    _encode("query_encoder", ("IDS", "MASK"), "EMBEDDING"),
+                    _step("tokenizer", ("QUERY",), plain),
+                    _encode("query_encoder", plain, "EMBEDDING", sight),
                 )
             ),
         ),
     )
 
 
-def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelConfig, ...]:
-    query_ids = tuple(Tensor(name, _INT64, (1, -1)) for name in ("QUERY_IDS", "QUERY_MASK"))
-    item_ids = tuple(Tensor(name, _INT64, (-1, -1)) for name in ("ITEM_IDS", "ITEM_MASK"))
+def _python_models(dimension: int, limits: dict[str, Parameter], sight: Sight | None) -> tuple[ModelConfig, ...]:
+    asked = tuple(replace(tensor, dims=(1, *tensor.dims[1:])) for tensor in _rows("QUERY_", "query_encoder", sight))
+    whole, plain = (_rows(prefix, "query_encoder", sight) for prefix in ("ITEM_", ""))
+    nodes = _rows("NODE_", "node_encoder", sight)
+    # Clients read here whether it is worth while to send pictures.
+    first = limits | {"pixels": Parameter(str(sight is not None).lower())}
+    steps = PIXEL_STEPS if sight else 1
     node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
     # The first two come from compress, the last from compress_indexed.
     planned = tuple(replace(tensor, optional=True) for tensor in (_PLAN, node_embeddings, _ARRIVAL))
     return (
-        _python("hierarchy", (_QUERY, _ITEMS), (*query_ids, *_NODE_ROWS, _PLAN), limits),
+        _python("hierarchy", (_QUERY, _ITEMS), (*asked, *nodes, _PLAN), first, steps),
         _python(
             "refinement",
             (_ITEMS, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), *planned),
@@ -255,10 +258,10 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
         _python(
             "tokenizer",
             (_QUERIES,),
-            (Tensor("IDS", _INT64, (-1, -1)), Tensor("MASK", _INT64, (-1, -1)), _ARRIVAL),
-            limits,
+            (*plain, _ARRIVAL),
+            first,
         ),
-        _python("planner", (_ITEMS,), (*_NODE_ROWS, *item_ids, _PLAN), limits),
+        _python("planner", (_ITEMS,), (*nodes, *whole, _PLAN), first, steps),
         _python(
             "tree_writer",
             (_ITEMS, _PLAN, node_embeddings, Tensor("ITEM_EMBEDDINGS", _FP32, (-1, dimension))),
@@ -268,57 +271,35 @@ def _python_models(dimension: int, limits: dict[str, Parameter]) -> tuple[ModelC
     )
 
 
-def _encoders(dimension: int, limits: Limits, window: int) -> list[tuple[str, str, ModelConfig]]:
+def _encoders(dimension: int, limits: Limits, window: int, sight: Sight | None) -> list[tuple[str, str, ModelConfig]]:
     configs = []
     of_profile = _limits(limits, window)
     profiles = tuple(map(str, range(text_profiles(window))))
-    for name, inputs, output, widths in (
-        ("query_encoder", _QUERY_INPUTS, Tensor("embedding", _FP32, (dimension,)), (16, 32)),
-        ("node_encoder", _NODE_INPUTS, Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
+    for name, output, widths in (
+        ("query_encoder", Tensor("embedding", _FP32, (dimension,)), (16, 32)),
+        ("node_encoder", Tensor("embeddings", _FP32, (-1, dimension)), (64, 128, 256)),
     ):
-        for profile, platform, filename, kind in (
-            (_TENSORRT, "tensorrt_plan", "model.plan", Kind.GPU),
-            (_ONNX, "onnxruntime_onnx", "model.onnx", Kind.CPU),
-            (_EMBEDDED, "", "model.py", Kind.CPU),
-        ):
+        # A row is an element of a batch, so its axis is not written.
+        rows = zip(_inputs_of(name, sight), _rows("", name, sight), strict=True)
+        inputs = tuple(Tensor(inner, tensor.data_type, tensor.dims[1:]) for inner, tensor in rows)
+        for profile, platform, filename, kind in PROFILES:
             config = ModelConfig(
                 name=name,
                 platform=platform,
                 backend="" if platform else "python",
                 default_model_filename=filename,
                 max_batch_size=of_profile[profile].max_rows,
-                input=tuple(Tensor(tensor, _INT64, (-1,)) for tensor in inputs),
+                input=inputs,
                 output=(output,),
                 dynamic_batching=_QUEUE,
                 # Of a plan's profiles the backend takes the one that fits a request best, and only of those named.
-                instance_group=(InstanceGroup(1, kind, profiles if profile == _TENSORRT else ()),),
+                instance_group=(InstanceGroup(1, kind, profiles if profile == TENSORRT else ()),),
                 # Queries repeat from round to round and from user to user; node rows hardly ever do.
                 response_cache=ResponseCache() if name == "query_encoder" else None,
                 model_warmup=tuple(_warmup(inputs, width) for width in widths),
                 parameters={} if platform else _embedded_parameters(),
             )
             configs.append((name, profile, config))
-    return configs
-
-
-def _critic() -> list[tuple[str, str, ModelConfig]]:
-    configs = []
-    for profile, backend, filename, kind, parameters in (
-        # The vLLM backend reads its engine from model.json and places it itself.
-        ("config.pbtxt", "vllm", "", Kind.MODEL, {"REPORT_CUSTOM_METRICS": Parameter("true")}),
-        ("configs/embedded.pbtxt", "python", "embedded.py", Kind.CPU, {"engine": Parameter("embedded.json")}),
-    ):
-        config = ModelConfig(
-            name="critic",
-            backend=backend,
-            default_model_filename=filename,
-            model_transaction_policy=TransactionPolicy(decoupled=True),
-            input=_CRITIC_INPUTS,
-            output=_CRITIC_OUTPUTS,
-            instance_group=(InstanceGroup(1, kind),),
-            parameters=parameters,
-        )
-        configs.append((config.name, profile, config))
     return configs
 
 
@@ -330,19 +311,45 @@ def _embedded_parameters() -> dict[str, Parameter]:
     }
 
 
-def _warmup(inputs: tuple[str, ...], width: int) -> Warmup:
-    return Warmup(f"{width} tokens", 1, {name: WarmupInput(_INT64, (width,)) for name in inputs})
+def _warmup(inputs: tuple[Tensor, ...], width: int) -> Warmup:
+    """Rows of text: as many columns as tokens, and one line of features where a row has any."""
+
+    def zeros(tensor: Tensor) -> WarmupInput:
+        free = width if tensor.data_type is _INT64 else 1
+        return WarmupInput(tensor.data_type, tuple(free if size == -1 else size for size in tensor.dims))
+
+    return Warmup(f"{width} tokens", 1, {tensor.name: zeros(tensor) for tensor in inputs})
+
+
+def _inputs_of(encoder: str, sight: Sight | None) -> dict[str, str]:
+    if encoder == "query_encoder":
+        return _PIXEL_QUERY_INPUTS if sight else _QUERY_INPUTS
+    return _PIXEL_NODE_INPUTS if sight else _NODE_INPUTS
+
+
+def _rows(prefix: str, encoder: str, sight: Sight | None) -> tuple[Tensor, ...]:
+    """The tensors of an encoder's rows as its ensembles call them, in the order of its inputs."""
+    hidden = sight.hidden if sight else 0
+    shapes = {"places": (-1, _PLACES, -1), "features": (-1, MAPS, -1, hidden)}
+    return tuple(
+        Tensor(prefix + outer, _FP32 if inner == "features" else _INT64, shapes.get(inner, (-1, -1)))
+        for inner, outer in _inputs_of(encoder, sight).items()
+    )
 
 
 def _python(
-    name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], parameters: dict[str, Parameter]
+    name: str,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    parameters: dict[str, Parameter],
+    instances: int = 1,
 ) -> ModelConfig:
     return ModelConfig(
         name=name,
         backend="python",
         input=inputs,
         output=outputs,
-        instance_group=(InstanceGroup(1, Kind.CPU),),
+        instance_group=(InstanceGroup(instances, Kind.CPU),),
         parameters=parameters,
     )
 
@@ -352,9 +359,9 @@ def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Step
     return Step(model, {name: name for name in inputs}, {name: name for name in outputs})
 
 
-def _encode(model: str, inputs: tuple[str, ...], output: str) -> Step:
-    names, inner = (_QUERY_INPUTS, "embedding") if model == "query_encoder" else (_NODE_INPUTS, "embeddings")
-    return Step(model, dict(zip(names, inputs, strict=True)), {inner: output})
+def _encode(model: str, inputs: tuple[str, ...], output: str, sight: Sight | None) -> Step:
+    inner = "embedding" if model == "query_encoder" else "embeddings"
+    return Step(model, dict(zip(_inputs_of(model, sight), inputs, strict=True)), {inner: output})
 
 
 def _names(tensors: tuple[Tensor, ...]) -> tuple[str, ...]:

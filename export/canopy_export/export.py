@@ -14,16 +14,26 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest, NodeEncoding, Precision, file_sha256
+from canopy_backend.manifest import (
+    MANIFEST_FILE,
+    EncoderManifest,
+    NodeEncoding,
+    Precision,
+    VisionManifest,
+    file_sha256,
+)
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
 from canopy_export.configs import fit, write_configs
+from canopy_export.qwen3vl.repository import export_vision, vision_wanted, write_pixel_graph
 from canopy_export.source import OPSET, Source, adapter_revision, node_encoding_of, read_source
+from canopy_export.vision_config import Sight
 
 Profile: TypeAlias = Literal["embedded", "onnx", "tensorrt"]
 
 QUERY_ENCODER: Final = "query_encoder"
 NODE_ENCODER: Final = "node_encoder"
+VISION_ENCODER: Final = "vision_encoder"
 GRAPH_FILE: Final = "1/model.onnx"
 #: The graph's weights, where they are too large for one file.
 DATA_FILE: Final = "1/model.onnx.data"
@@ -52,11 +62,13 @@ class Exported:
         query: Manifest of the query encoder.
         node: Manifest of the node encoder.
         built: Encoders that were built now; those that were up to date are not in it.
+        vision: Manifest of the vision tower; ``None`` where the encoders do not see pixels.
     """
 
     query: EncoderManifest
     node: EncoderManifest
     built: tuple[str, ...]
+    vision: VisionManifest | None = None
 
 
 def export_encoders(
@@ -69,14 +81,14 @@ def export_encoders(
     profile: Profile = "embedded",
     name: str | None = None,
     reader_tokenizer: Path | None = None,
+    pixels: bool = True,
     plans: bool = True,
     report: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Export a sentence-embedding model as query encoder and node encoder.
 
     Args:
-        model: A sentence-transformers folder, or that of a Qwen3-VL embedding model, whose text side is exported:
-            items' captions and transcripts are read, their pixels are not.
+        model: A sentence-transformers folder, or that of a Qwen3-VL embedding model.
         repository: The model repository; encoders' folders are made where they are missing.
         adapter: LoRA adapter folder, merged into the node encoder; the query encoder stays the base model.
         node_encoding: How nodes are encoded; by default as the adapter's card says, and ``separate`` without one.
@@ -88,6 +100,8 @@ def export_encoders(
         name: The model's name in the manifests; by default as its own configuration says.
         reader_tokenizer: ``tokenizer.json`` of the model that will read the evidence, for token counts; may be left
             out when the repository has one.
+        pixels: Export a Qwen3-VL with its vision tower. Without it, as for any model of text, items' captions and
+            transcripts are read, and their pictures are not seen.
         plans: Build the plans of ``tensorrt``, which only the container that serves them can, on its GPU. Without,
             they are built there later (:mod:`canopy_export.tensorrt.build`).
         report: Called with a line about each step.
@@ -102,16 +116,20 @@ def export_encoders(
     precision = _precision(profile, encoding, precision)
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
-    if not fit(repository, source.dimension, source.window):  # otherwise an operator's own settings in them stand
-        write_configs(repository, source.dimension, window=source.window)
+    vision = vision_wanted(source) if pixels and source.chat else None
+    sight = Sight(vision.hidden) if vision else None
+    if not fit(
+        repository, source.dimension, source.window, sight
+    ):  # otherwise an operator's own settings in them stand
+        write_configs(repository, source.dimension, window=source.window, sight=sight)
     manifests: dict[str, EncoderManifest] = {}
     built = []
     wanted_manifests = {
-        QUERY_ENCODER: (None, _manifest(source)),
+        QUERY_ENCODER: (None, _manifest(source, vision)),
         NODE_ENCODER: (
             adapter,
             msgspec.structs.replace(
-                _manifest(source),
+                _manifest(source, vision),
                 adapter=adapter_revision(adapter) if adapter else "",
                 node_encoding=encoding,
                 precision=precision,
@@ -128,9 +146,12 @@ def export_encoders(
         else:
             report(f"{encoder} is up to date")
         manifests[encoder] = current
+    if vision is not None:
+        vision, made = export_vision(source, repository / VISION_ENCODER, vision, report)
+        built += [VISION_ENCODER] * made
     if profile == "tensorrt":
         _plans(repository, build=plans, report=report)
-    return Exported(manifests[QUERY_ENCODER], manifests[NODE_ENCODER], tuple(built))
+    return Exported(manifests[QUERY_ENCODER], manifests[NODE_ENCODER], tuple(built), vision)
 
 
 def _require_profile(profile: str) -> None:
@@ -180,7 +201,7 @@ def _precision(profile: Profile, encoding: NodeEncoding, given: Precision | None
     return given or served[0]
 
 
-def _manifest(source: Source) -> EncoderManifest:
+def _manifest(source: Source, vision: VisionManifest | None) -> EncoderManifest:
     return EncoderManifest(
         model=source.name,
         model_revision=source.revision,
@@ -189,6 +210,7 @@ def _manifest(source: Source) -> EncoderManifest:
         dimension=source.dimension,
         precision="fp32",
         pooling=source.pooling,
+        pixels=vision is not None,
         versions={"graph": GRAPH_VERSION, "opset": str(OPSET), **{tool: version(tool) for tool in _TOOLS}},
     )
 
@@ -207,27 +229,16 @@ def _current(folder: Path, wanted: EncoderManifest) -> EncoderManifest | None:
 def _build(
     encoder: str, source: Source, adapter: Path | None, folder: Path, wanted: EncoderManifest
 ) -> EncoderManifest:
-    from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
-    from canopy_export.onnx_graph import export_node_graph, export_query_graph
     from canopy_export.onnx_write import data_file
 
     graph_file = folder / GRAPH_FILE
     graph_file.parent.mkdir(parents=True, exist_ok=True)
     # Without a manifest a half-finished export is told from a finished one.
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    backbone = load_backbone(str(source.path))
-    vocabulary = vocabulary_of(backbone)
-    if adapter is not None:
-        from canopy_export.adapter import merge_adapter
-
-        backbone = merge_adapter(backbone, adapter, source.pooling, vocabulary)
     # In a folder of its own until it has passed its gate; its name must not change, as large weights are found by it.
     with tempfile.TemporaryDirectory(dir=graph_file.parent, prefix=".gate-") as gate:
         made = Path(gate) / graph_file.name
-        if encoder == QUERY_ENCODER:
-            export_query_graph(QueryGraph(backbone, source.pooling).eval(), made, vocabulary)
-        else:
-            export_node_graph(NodeGraph(backbone, source.pooling).eval(), made, vocabulary)
+        (write_pixel_graph if wanted.pixels else _write_graph)(source, adapter, made, node=encoder == NODE_ENCODER)
         (folder / DATA_FILE).unlink(missing_ok=True)
         for file in (data_file(made), made):
             if file.is_file():
@@ -239,6 +250,23 @@ def _build(
     manifest = msgspec.structs.replace(wanted, files=files)
     manifest.save(folder / MANIFEST_FILE)
     return manifest
+
+
+def _write_graph(source: Source, adapter: Path | None, file: Path, *, node: bool) -> None:
+    """Write the graph of an encoder that reads text, through its gate."""
+    from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone, vocabulary_of
+    from canopy_export.onnx_graph import export_node_graph, export_query_graph
+
+    backbone = load_backbone(str(source.path))
+    vocabulary = vocabulary_of(backbone)
+    if adapter is not None:
+        from canopy_export.adapter import merge_adapter
+
+        backbone = merge_adapter(backbone, adapter, source.pooling, vocabulary)
+    if node:
+        export_node_graph(NodeGraph(backbone, source.pooling).eval(), file, vocabulary)
+    else:
+        export_query_graph(QueryGraph(backbone, source.pooling).eval(), file, vocabulary)
 
 
 def _replace(given: Path, target: Path) -> None:

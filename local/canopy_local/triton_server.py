@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from canopy_backend.errors import StackError
+from canopy_backend.manifest import MANIFEST_FILE, EncoderManifest
+from canopy_backend.triton.artefacts import NODE_ENCODER, VISION_ENCODER
 from canopy_backend.triton.critic import MODEL_VARIABLE, TRACING_VARIABLE
 from canopy_local.environments import CRITIC, Environment, libpython
 from canopy_local.procfs import TOKEN_VARIABLE
@@ -64,13 +66,13 @@ def launch(
     Raises:
         StackError: The repository lacks a model.
     """
-    for model in MODELS[name]:
+    for model in models(settings, name):
         if not (settings.model_repository / model / "config.pbtxt").is_file():
             raise StackError(f"{settings.model_repository} has no model {model!r}; set CANOPY_MODEL_REPOSITORY")
-    models = critic if name == CRITIC and critic is not None else server
+    packages = critic if name == CRITIC and critic is not None else server
     wheel = server.packages / "pytriton" / "tritonserver"
     libraries = f"{server.packages / 'nvidia_pytriton.libs'}:{libpython()}"
-    variables = models.activated() | {
+    variables = packages.activated() | {
         "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":"),
         TOKEN_VARIABLE: token,
         "HF_HUB_OFFLINE": "1",
@@ -86,6 +88,13 @@ def launch(
         variables["OMP_NUM_THREADS"] = str(settings.threads)
     command = [str(wheel / "bin" / "tritonserver"), *_flags(settings, name, token, wheel, backends(server))]
     return Launch(name, command, variables)
+
+
+def models(settings: StackSettings, name: str) -> tuple[str, ...]:
+    """The models that a server is asked to load: no ensemble has the vision tower, which is called by their steps."""
+    manifest = settings.model_repository / NODE_ENCODER / MANIFEST_FILE
+    sees = name == EVIDENCE and manifest.is_file() and EncoderManifest.load(manifest).pixels
+    return (*MODELS[name], VISION_ENCODER) if sees else MODELS[name]
 
 
 def backends(server: Environment) -> Path:
@@ -138,7 +147,7 @@ def _flags(settings: StackSettings, name: str, token: str, wheel: Path, backend_
     return (
         ["--disable-auto-complete-config"]
         + [f"--{flag}={value}" for flag, value in flags.items()]
-        + [f"--load-model={model}" for model in MODELS[name]]
+        + [f"--load-model={model}" for model in models(settings, name)]
         + _tracing(settings, name)
         + [f"--backend-config=python,{key}={value}" for key, value in python.items()]
     )

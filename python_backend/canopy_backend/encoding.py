@@ -9,7 +9,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Final
@@ -59,7 +59,7 @@ class ItemWindows:
 
     Attributes:
         sequences: W token sequences with special tokens.
-        counts: int32 ``[n]``, windows of each item, at least 1.
+        counts: int32 ``[n]``, windows of each item, at least 1; 0 for one that was seen.
         weights: int32 ``[W]``, tokens of each window, special tokens not counted, at least 1.
     """
 
@@ -248,18 +248,20 @@ def node_vectors(
     return vectors.astype(np.float16)
 
 
-def plan_items(items: Sequence[Item], tokenizer: EncoderTokenizer) -> ItemWindows:
+def plan_items(items: Sequence[Item], tokenizer: EncoderTokenizer, seen: Collection[int] = ()) -> ItemWindows:
     """The windows that hold each item's whole text, for its retrieval vector.
 
     Args:
         items: n items.
         tokenizer: The retrieval encoder's.
+        seen: Places of items that have no windows, as they were encoded with their pixels.
     """
     sequences: list[TokenIds] = []
     counts: list[int] = []
     special = len(tokenizer.head) + len(tokenizer.tail)
-    for ids in tokenizer.encode_plain([item_text(item) for item in items]):
-        cut = tokenizer.windows(ids)
+    texts = tokenizer.encode_plain(["" if place in seen else item_text(item) for place, item in enumerate(items)])
+    for place, ids in enumerate(texts):
+        cut = [] if place in seen else tokenizer.windows(ids)
         counts.append(len(cut))
         sequences += cut
     weights = np.fromiter((max(1, len(sequence) - special) for sequence in sequences), np.int32, len(sequences))

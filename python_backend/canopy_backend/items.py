@@ -185,6 +185,13 @@ def decode_items(payloads: Sequence[bytes], limits: Limits) -> list[Item]:
     return items
 
 
+def has_pictures(item: Item) -> bool:
+    """Whether an item brings a picture or frames."""
+    if isinstance(item, VideoItem):
+        return bool(item.frames)
+    return isinstance(item, ImageItem) and item.image is not None
+
+
 def without_pictures(item: Item) -> Item:
     """The item in words alone: a copy without picture and frames where it has any, else the item itself."""
     if isinstance(item, VideoItem) and item.frames:

@@ -25,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_frames: Frames of one clip.
         max_picture_bytes: Bytes of one item's picture file, or of all its frames' files together.
         max_request_picture_bytes: Bytes of the picture files of one request.
+        max_patches: Patches, of 16 x 16 pixels in two frames, that an encoder looks at for one request: all nodes
+            without a vector together, each with the frames of its own span.
         max_fragments: Fragments (sentences, rows, segments) of one item.
         max_rows: Packed token rows of one request: what its nodes without a vector fill. The encoders' batch limit.
         max_queries: Queries in one ``embed_query`` request.
@@ -36,6 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_frames: int = 32
     max_picture_bytes: int = 4_194_304
     max_request_picture_bytes: int = 33_554_432
+    max_patches: int = 262_144
     max_fragments: int = 4096
     max_rows: int = 1024
     max_queries: int = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +35,7 @@ NodeEncoding: TypeAlias = Literal["separate", "contextual"]
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
 #: Arithmetic of the matrix products; norms and pooling are float32 in all of them.
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int8"]
+_Manifest = TypeVar("_Manifest", bound=msgspec.Struct)
 Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -51,6 +52,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
         precision: Arithmetic of the encoder.
         pooling: How token states become one vector.
         node_encoding: ``separate`` encodes each node's text alone, ``contextual`` pools nodes from one pass.
+        pixels: Whether it sees the pictures of items. One that does not reads captions and transcripts.
         files: SHA-256 of each file, by path relative to the manifest's folder.
         versions: Versions of the tools that made it; they do not change the revision.
     """
@@ -64,6 +66,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     pooling: Pooling
     node_encoding: NodeEncoding = "separate"
+    pixels: bool = False
     files: dict[str, Sha256] = {}
     versions: dict[str, str] = {}
 
@@ -71,6 +74,8 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
     def revision(self) -> str:
         """The encoder revision: 16 hex digits over everything that changes vectors."""
         values = {name: getattr(self, name) for name in _VECTOR_FIELDS}
+        if self.pixels:  # left out where it is false, so that encoders of text keep the revisions they always had
+            values["pixels"] = True
         return blake2b(msgspec.json.encode(values), digest_size=8).hexdigest()
 
     @classmethod
@@ -83,13 +88,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ExportError: It is missing, or not a manifest; the message names the file and the field.
         """
-        file = _file_of(path)
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
-        except OSError as error:
-            raise ExportError(f"encoder manifest {str(file)!r}: {error.strerror or error}; run the export") from None
-        except UNREADABLE as error:
-            raise ExportError(f"encoder manifest {str(file)!r}: {told(error)}; run the export again") from None
+        return _load(_file_of(path), cls)
 
     def save(self, path: str | Path) -> None:
         """Write the manifest, all of it or nothing; ``path`` as in :meth:`load`."""
@@ -101,13 +100,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ExportError: A file is missing or its SHA-256 is another.
         """
-        for name, expected in self.files.items():
-            file = Path(folder) / name
-            if not file.is_file():
-                raise ExportError(f"encoder file {str(file)!r}: no such file; run the export")
-            actual = file_sha256(file)
-            if actual != expected:
-                raise ExportError(f"encoder file {str(file)!r}: SHA-256 {actual} is not the manifest's {expected}")
+        _verify(self.files, Path(folder))
 
     def require_template(self, template: str) -> None:
         """Check that the encoder was exported for the templates in use.
@@ -120,6 +113,39 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
                 f"encoder {self.model!r} was exported for template {self.template!r}, this version writes "
                 f"{template!r}; run the export again"
             )
+
+
+class VisionManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported vision tower, which both encoders of a model share.
+
+    Attributes:
+        model: Name of the base model.
+        model_revision: Its revision, which covers the tower's weights; that of both encoders.
+        hidden: Numbers of a visual embedding.
+        precision: Arithmetic of the tower.
+        files: SHA-256 of each file, by path relative to the manifest's folder.
+        versions: Versions of the tools that made it.
+    """
+
+    model: str
+    model_revision: str
+    hidden: Annotated[int, Meta(ge=1)]
+    precision: Precision
+    files: dict[str, Sha256] = {}
+    versions: dict[str, str] = {}
+
+    @classmethod
+    def load(cls, path: str | Path) -> VisionManifest:
+        """Read a manifest, as :meth:`EncoderManifest.load` does."""
+        return _load(_file_of(path), cls)
+
+    def save(self, path: str | Path) -> None:
+        """Write the manifest, all of it or nothing."""
+        _write(_file_of(path), self)
+
+    def verify(self, folder: str | Path) -> None:
+        """Check that the files are those that were exported, as :meth:`EncoderManifest.verify` does."""
+        _verify(self.files, Path(folder))
 
 
 class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +198,25 @@ def file_sha256(path: str | Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _load(file: Path, kind: type[_Manifest]) -> _Manifest:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except OSError as error:
+        raise ExportError(f"encoder manifest {str(file)!r}: {error.strerror or error}; run the export") from None
+    except UNREADABLE as error:
+        raise ExportError(f"encoder manifest {str(file)!r}: {told(error)}; run the export again") from None
+
+
+def _verify(files: dict[str, str], folder: Path) -> None:
+    for name, expected in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise ExportError(f"encoder file {str(file)!r}: no such file; run the export")
+        actual = file_sha256(file)
+        if actual != expected:
+            raise ExportError(f"encoder file {str(file)!r}: SHA-256 {actual} is not the manifest's {expected}")
 
 
 def _file_of(path: str | Path) -> Path:

@@ -44,6 +44,7 @@ async def test_sync_and_async_say_the_same(client: CanopyClient, evidence_url: s
         assert [one.text for one in await other.compress(QUERY, items)] == [one.text for one in plain]
         assert await other.encoder() == client.encoder()
         assert await other.limits() == client.limits() == Limits()
+        assert await other.sees_pixels() is client.sees_pixels() is False
         assert await other.ready()
 
 

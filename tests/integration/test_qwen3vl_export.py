@@ -14,28 +14,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qwen3vl_model import picture, write_adapter
 from typer.testing import CliRunner
 
 from canopy_backend.errors import ExportError
 from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextItem, VideoItem
-from canopy_backend.manifest import EncoderManifest
+from canopy_backend.manifest import EncoderManifest, VisionManifest
 from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, Part, VideoPart, encode_content
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
 from canopy_backend.qwen3vl.patches import Grid, image_patches, video_patches
 from canopy_backend.qwen3vl.rows import cut_dimension, pack_rows, pad_rows, vectors_of
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
+from canopy_client.cli.app import build as canopy_app
 from canopy_export.export import export_encoders
 from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
 from canopy_export.qwen3vl.__main__ import app
-from canopy_export.qwen3vl.adapter import TARGETS, merge_language_adapter, vision_hash
+from canopy_export.qwen3vl.adapter import merge_language_adapter, vision_hash
 from canopy_export.qwen3vl.build import NODE_TOKENIZER, QUERY_TOKENIZER, export_graphs, load_model
 from canopy_export.qwen3vl.folder import chat_tokenizer, vision_settings
 from canopy_export.qwen3vl.gates import compare as compare_rows
 from canopy_export.qwen3vl.graphs import LanguageGraph, VisionGraph
 from canopy_export.qwen3vl.onnx_files import load_file, run_torch
 from canopy_export.qwen3vl.parity import PixelEncoders, run_pixels
+from canopy_export.qwen3vl.served import PixelNodeGraph, PixelQueryGraph, export_pixel_graph
 from canopy_export.qwen3vl.tiny import tiny_qwen3vl
 from canopy_export.source import adapter_revision, read_source
 
@@ -130,23 +133,6 @@ def graph_vectors(vision: Any, language: Any, contents: list[Content], settings:
 def torch_pair(loaded: Any) -> tuple[Any, Any]:
     vision, language = VisionGraph(loaded.visual).eval(), LanguageGraph(loaded.language_model).eval()
     return (lambda inputs: run_torch(vision, inputs)), (lambda inputs: run_torch(language, inputs))
-
-
-def write_adapter(model: Path, folder: Path, targets: str = TARGETS, *, language: bool = False) -> Path:
-    from peft import LoraConfig, get_peft_model
-
-    from canopy_export.adapter import quiet_peft
-
-    torch.manual_seed(3)
-    loaded = load_model(model)
-    config = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=targets)
-    with quiet_peft():
-        adapted = get_peft_model(loaded.language_model if language else loaded, config)
-        for name, weight in adapted.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.1)
-        adapted.save_pretrained(str(folder))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -308,16 +294,6 @@ def items() -> list[Item]:
     return made
 
 
-def picture(random: np.random.Generator, height: int, width: int) -> bytes:
-    from io import BytesIO
-
-    from PIL import Image
-
-    file = BytesIO()
-    Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
 def trees() -> list[Item]:
     """200 items: texts, tables, pictures with and without a caption, clips with frames, some with a transcript."""
     random = np.random.default_rng(13)
@@ -355,11 +331,12 @@ def test_trees_of_items_with_pixels(model: Path, adapter: Path, tmp_path: Path) 
     assert split > 20
 
 
-def test_canopy_export_takes_the_folder(model: Path, tmp_path: Path) -> None:
+def test_canopy_export_takes_the_text_side_of_the_folder(model: Path, tmp_path: Path) -> None:
     adapter = write_adapter(model, tmp_path / "adapter", language=True)
     repository = tmp_path / "repository"
+    tokenizer = model / "tokenizer.json"
     exported = export_encoders(
-        model, repository, adapter=adapter, profile="onnx", name="tiny", reader_tokenizer=model / "tokenizer.json"
+        model, repository, adapter=adapter, profile="onnx", name="tiny", reader_tokenizer=tokenizer, pixels=False
     )
     assert (exported.node.pooling, exported.node.window, exported.node.dimension) == ("last", 2048, 32)
     assert exported.node.model_revision == read_source(model).revision
@@ -373,26 +350,68 @@ def test_canopy_export_takes_the_folder(model: Path, tmp_path: Path) -> None:
     parity = compare(expected, run_encoders(OnnxEncoders(repository), repository, queries, items()))
     parity.require("onnx")
     assert parity.equal >= 0.995 * parity.decisions
-    again = export_encoders(model, repository, adapter=adapter, profile="onnx", name="tiny")
+    again = export_encoders(model, repository, adapter=adapter, profile="onnx", name="tiny", pixels=False)
     assert again.built == ()
     with pytest.raises(ExportError, match="contextual"):
         export_encoders(model, repository, node_encoding="contextual", profile="onnx")
+
+
+def test_canopy_export_takes_the_folder_with_its_pixels(model: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(model, tmp_path / "adapter", language=True)
+    repository = tmp_path / "repository"
+    tokenizer = model / "tokenizer.json"
+    done = CliRunner().invoke(
+        canopy_app(),
+        ["export", "--model", str(model), "--adapter", str(adapter), "--profile", "onnx", "--json", "--repository",
+         str(repository), "--reader-tokenizer", str(tokenizer)],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["pixels"], told["built"]) == (True, ["query_encoder", "node_encoder", "vision_encoder"])
+    query, node = (EncoderManifest.load(repository / name) for name in ("query_encoder", "node_encoder"))
+    vision = VisionManifest.load(repository / "vision_encoder")
+    assert query.pixels
+    assert node.pixels
+    assert vision.model_revision == node.model_revision == query.model_revision
+    assert (vision.hidden, set(vision.files)) == (32, {"1/model.onnx", "qwen3vl.json"})
+    vision.verify(repository / "vision_encoder")
+    assert VisionSettings.load(repository / "vision_encoder") == vision_settings(model)
+    again = export_encoders(model, repository, adapter=adapter, profile="embedded")
+    assert again.built == ()
+    (repository / "vision_encoder" / "1" / "model.onnx").write_bytes(b"cut")
+    assert export_encoders(model, repository, adapter=adapter).built == ("vision_encoder",)
+    text = export_encoders(model, repository, adapter=adapter, pixels=False)
+    assert (text.built, text.node.pixels, text.vision) == (("query_encoder", "node_encoder"), False, None)
+    assert text.node.revision != node.revision
+    assert '"pixels"\n  value {\n    string_value: "false"' in (repository / "hierarchy" / "config.pbtxt").read_text()
+
+
+def test_the_gate_of_the_served_graphs_sees_a_missing_map(model: Path, tmp_path: Path) -> None:
+    """A gate that lets a graph without its feature maps pass would be none."""
+    settings, loaded = vision_settings(model), load_model(model)
+    export_pixel_graph(PixelNodeGraph(loaded.language_model).eval(), tmp_path / "node.onnx", settings)
+    graph = PixelQueryGraph(loaded.language_model).eval()
+    export_pixel_graph(graph, tmp_path / "query.onnx", settings)
+    blind = graph.states
+    graph.states = lambda *inputs: blind(*inputs[:4], [inputs[4][0], *[0 * one for one in inputs[4][1:]]])
+    with pytest.raises(ExportError, match="differs from torch"):
+        export_pixel_graph(graph, tmp_path / "blind.onnx", settings)
 
 
 def test_large_weights_of_a_served_encoder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for the 2B model: ``model.onnx.data`` is part of the manifest, and goes when a small model comes."""
     monkeypatch.setattr("canopy_export.onnx_graph.EXTERNAL_OVER", 0)
     tokenizer = model / "tokenizer.json"
-    large = export_encoders(model, tmp_path, profile="onnx", reader_tokenizer=tokenizer).node
+    large = export_encoders(model, tmp_path, profile="onnx", reader_tokenizer=tokenizer, pixels=False).node
     assert set(large.files) == {"1/model.onnx", "1/model.onnx.data", "tokenizer.json"}
     assert sorted(path.name for path in (tmp_path / "node_encoder/1").iterdir()) == ["model.onnx", "model.onnx.data"]
-    assert export_encoders(model, tmp_path, profile="onnx").built == ()
+    assert export_encoders(model, tmp_path, profile="onnx", pixels=False).built == ()
     rows = np.ones((1, 64), np.int64)
     inputs = dict.fromkeys(("input_ids", "segment_ids", "slot_ids"), rows) | {"position_ids": np.arange(64)[None]}
     left = load_file(tmp_path / "node_encoder/1/model.onnx", "fp32")(inputs)[0]
     monkeypatch.undo()
     (tmp_path / "node_encoder/manifest.json").unlink()
-    small = export_encoders(model, tmp_path, profile="onnx")
+    small = export_encoders(model, tmp_path, profile="onnx", pixels=False)
     assert small.built == ("node_encoder",)
     assert set(small.node.files) == {"1/model.onnx", "tokenizer.json"}
     assert small.node.revision == large.revision

@@ -15,31 +15,37 @@ from canopy_export.qwen3vl.tiny import tiny_qwen3vl
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs the extra tensorrt-check")
 
-from canopy_export.tensorrt.build import build_plan
+from canopy_export.tensorrt.build import build_plan, sizes_of
 from canopy_export.tensorrt.builder import build_engine
 from canopy_export.tensorrt.check import CAPABILITIES, check
 
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The four graphs of the tiny model: those with pixels in bfloat16, those of its text side in float32."""
+    """The graphs of the tiny model: plain ones in bfloat16, and as served in float32, with pixels and of text alone."""
     folder = tmp_path_factory.mktemp("graphs")
     model = tiny_qwen3vl(folder / "model")
     export_graphs(model, folder / "pixels", precision="bf16")
-    export_encoders(model, folder / "text", profile="onnx", reader_tokenizer=model / "tokenizer.json")
+    reader = model / "tokenizer.json"
+    export_encoders(model, folder / "text", profile="tensorrt", plans=False, pixels=False, reader_tokenizer=reader)
+    export_encoders(model, folder / "seen", profile="tensorrt", plans=False, reader_tokenizer=reader)
     return {
         "language": folder / "pixels/language.onnx",
         "vision": folder / "pixels/vision.onnx",
         "query": folder / "text/query_encoder/1/model.onnx",
         "node": folder / "text/node_encoder/1/model.onnx",
+        "seen query": folder / "seen/query_encoder/1/model.onnx",
+        "seen node": folder / "seen/node_encoder/1/model.onnx",
+        "seen vision": folder / "seen/vision_encoder/1/model.onnx",
     }
 
 
-@pytest.mark.parametrize("name", ["language", "vision", "query", "node"])
+@pytest.mark.parametrize("name", ["language", "vision", "query", "node", "seen query", "seen node", "seen vision"])
 def test_a_graph_compiles_for_every_generation(name: str, graphs: dict[str, Path]) -> None:
-    engine = build_engine(graphs[name], capabilities=CAPABILITIES)
+    window, rows = sizes_of(graphs[name])
+    engine = build_engine(graphs[name], capabilities=CAPABILITIES, window=window, rows=rows)
     assert len(engine.plan) > 1_000_000
-    assert len(engine.profiles) == (3 if name in ("query", "node") else 2)
+    assert len(engine.profiles) == (3 if name.endswith(("query", "node")) else 2)
     assert engine.warnings == ()
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, EncoderMismatch, LimitExceeded, ServerUnavailable
 from canopy_client import logs
-from canopy_client.cli import commands, demo, probe, render, view
+from canopy_client.cli import commands, demo, limits, probe, render, view
 from canopy_client.cli.mounted import mount
 from canopy_client.logs import LogFormat, LogLevel
 
@@ -73,6 +73,7 @@ def build() -> typer.Typer:
     app.command("demo")(demo.demo)
     app.command("view")(view.view)
     app.command("config")(commands.config)
+    app.command("limits")(limits.limits)
     app.command("probe")(probe.probe)
     mount(app)
     return app

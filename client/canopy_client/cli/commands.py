@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from canopy_backend.errors import CriticError, InvalidRequest
-from canopy_backend.items import Item
+from canopy_backend.items import Item, without_pictures
 from canopy_backend.sources import read_items
 from canopy_client import trace as trace_file
 from canopy_client.answer import Answer
@@ -49,18 +49,23 @@ def index(settings: Settings, files: Files, as_json: AsJson = False) -> None:
 
 def index_files(settings: Settings, files: list[Path], console: Console) -> IngestionReport:
     """Index files with a progress bar."""
-    # Told before any server is asked: the most common mistake is a mistyped path.
+    require_files(files)
+    with open_client(settings) as client, open_corpus(settings, client) as corpus, render.progress(console) as advance:
+        return ingest(client, corpus, items_of(settings, files, client), progress=advance)
+
+
+def require_files(files: list[Path]) -> None:
+    """Refuse a path that is not there before any server is asked: the most common mistake is a mistyped one."""
     if missing := [str(path) for path in files if not path.exists()]:
         raise InvalidRequest(f"{missing[0]}: no such file")
-    with open_client(settings) as client, open_corpus(settings, client) as corpus, render.progress(console) as advance:
-        return ingest(client, corpus, items_of(settings, files), progress=advance)
 
 
-def items_of(settings: Settings, files: list[Path]) -> Iterator[Item]:
-    """The items of files, with their pixels where the settings say so."""
-    items = read_items(files, pixels=settings.pixels)
-    if not settings.pixels:
-        return items
+def items_of(settings: Settings, files: list[Path], client: CanopyClient) -> Iterator[Item]:
+    """The items of files, with their pixels where the settings say so, or say nothing and the server's encoder sees."""
+    pixels = client.sees_pixels() if settings.pixels is None else settings.pixels
+    items = read_items(files, pixels=pixels)
+    if not pixels:
+        return map(without_pictures, items)
     return fill_pictures(items, FetchRules.of_hosts(settings.picture_hosts, allow_http=settings.picture_http))
 
 
@@ -91,8 +96,9 @@ def compress(
     as_json: AsJson = False,
 ) -> None:
     """Keep of each item of files the regions that answer a query."""
-    items = list(items_of(settings, files))
+    require_files(files)
     with open_client(settings) as client:
+        items = list(items_of(settings, files, client))
         evidence = client.compress(query, items, keep_tables_whole=keep_tables_whole, trace=trace)
     if as_json:
         print_json(evidence)

@@ -67,6 +67,6 @@ def _option(name: str, kind: Any) -> Any:
     about = _DESCRIPTIONS[name]
     shown = about.default if about.default and not about.secret else False
     # A switch can be turned off on the command line too, where a variable or its default turned it on.
-    flag = f"{about.flag}/--no-{about.flag.removeprefix('--')}" if kind is bool else about.flag
+    flag = f"{about.flag}/--no-{about.flag.removeprefix('--')}" if kind in (bool, bool | None) else about.flag
     text = f"{about.help[0].upper()}{about.help[1:]}."
     return typer.Option(flag, envvar=about.env, help=text, show_default=shown, show_envvar=True)

@@ -7,6 +7,7 @@ by index, and angles are taken from position ids that the host computed (:mod:`c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -85,20 +86,41 @@ class LanguageGraph(nn.Module):
         Returns:
             float32 ``[R, S, dimension]``, of length one; zeros where ``last_index`` is -1.
         """
+        row = (visual_index - 1).clamp(min=0)
+        seen = [visual[row], *(deepstack[place][row] for place in range(DEEPSTACK))]
+        states = self.states(input_ids, segment_ids, position_ids, visual_index > 0, seen)
+        return self.pooled(states, last_index)
+
+    def states(
+        self, input_ids: Tensor, segment_ids: Tensor, position_ids: Tensor, pixel: Tensor, seen: Sequence[Tensor]
+    ) -> Tensor:
+        """Token states ``[R, L, hidden]``, normed.
+
+        Args:
+            input_ids: int64 ``[R, L]``.
+            segment_ids: int64 ``[R, L]``.
+            position_ids: int64 ``[R, 3, L]``.
+            pixel: bool ``[R, L]``, whether a token is a visual one.
+            seen: For each token float32 ``[R, L, hidden]``: what stands in its place, and what the first decoder layers
+                add; counts where ``pixel`` does.
+        """
         model: Any = self.backbone
         embedded: Tensor = model.embed_tokens(input_ids)
         kind = embedded.dtype
-        pixel = (visual_index > 0)[:, :, None]
-        row = (visual_index - 1).clamp(min=0)
-        states = torch.where(pixel, visual.to(kind)[row], embedded)
+        pixel = pixel[:, :, None]
+        states = torch.where(pixel, seen[0].to(kind), embedded)
         mask = self._mask(segment_ids, kind)
         angles = self._angles(position_ids, kind)
         nothing = torch.zeros((), dtype=kind, device=embedded.device)
         for place, layer in enumerate(model.layers):
             states = layer(states, attention_mask=mask, position_embeddings=angles)
             if place < DEEPSTACK:
-                states = states + torch.where(pixel, deepstack[place].to(kind)[row], nothing)
-        states = model.norm(states)
+                states = states + torch.where(pixel, seen[1 + place].to(kind), nothing)
+        normed: Tensor = model.norm(states)
+        return normed
+
+    def pooled(self, states: Tensor, last_index: Tensor) -> Tensor:
+        """Vectors float32 ``[R, S, dimension]`` of the tokens at ``last_index``, -1 for none."""
         where = last_index.clamp(min=0)[:, :, None].expand(-1, -1, states.shape[2])
         vectors = torch.gather(states, 1, where)[:, :, : self.dimension].float()
         vectors = vectors * (last_index >= 0)[:, :, None].float()

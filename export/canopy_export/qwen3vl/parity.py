@@ -1,4 +1,7 @@
-"""Vectors and decisions of items with pixels, in torch or by the files, in the form of :mod:`canopy_export.parity`."""
+"""Vectors and decisions of items with pixels, in torch or by the files, in the form of :mod:`canopy_export.parity`.
+
+Another way through the same graphs than the server's (:mod:`canopy_backend.qwen3vl.sight`): what it is compared with.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class PixelEncoders:
             return nothing["visual"], nothing["deepstack"]
         inputs = grid_inputs(plan.grids, self.settings)
         arrays: dict[str, npt.NDArray[Any]] = {
-            "patches": plan.patches,
+            "patches": np.concatenate([look.take() for look in plan.looks if look is not None]),
             "pos_idx": inputs.pos_idx,
             "pos_w": inputs.pos_w,
             "pos_ids": inputs.pos_ids,

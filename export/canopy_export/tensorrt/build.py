@@ -23,6 +23,7 @@ from canopy_export.tensorrt.profiles import WINDOW
 #: Folder of timing caches, one for each TensorRT and compute capability.
 CACHE: Final = Path(".tensorrt-cache")
 _GRAPH: Final = "1/model.onnx"
+_VISION: Final = "vision_encoder"
 _ROWS: Final = re.compile(r"^max_batch_size: (\d+)$", re.MULTILINE)
 _PLATFORM: Final = re.compile(r"^platform: \"tensorrt_plan\"$", re.MULTILINE)
 
@@ -69,6 +70,8 @@ def build_repository(
     )
     if not models:
         raise ExportError(f"{repository}: no model for TensorRT here; export into it first")
+    # A repository of encoders that read text alone has the tower's configuration and no tower.
+    models = [model for model in models if model.name != _VISION or (model / _GRAPH).is_file()]
     if missing := [model.name for model in models if not (model / _GRAPH).is_file()]:
         raise ExportError(f"{repository}: {missing[0]} has no {_GRAPH}; run canopy export --profile tensorrt")
     for model in models:
@@ -126,6 +129,8 @@ def sizes_of(graph: Path) -> tuple[int, int | None]:
     """
     encoder = graph.absolute().parent.parent
     window, rows = WINDOW, None
+    if encoder.name == _VISION:  # its calls have patches, not rows of tokens
+        return window, rows
     if (encoder / MANIFEST_FILE).is_file():
         window = EncoderManifest.load(encoder / MANIFEST_FILE).window
     config = encoder / "config.pbtxt"

@@ -65,6 +65,9 @@ _PATCHES: Final[tuple[Bucket, ...]] = (
 )
 _QUERY: Final = {"input_ids", "attention_mask"}
 _NODE: Final = {"input_ids", "segment_ids", "position_ids", "slot_ids"}
+#: The same graphs of encoders that see pixels: each row brings the features of its own visual tokens.
+_PIXEL_QUERY: Final = _QUERY | {"places", "features"}
+_PIXEL_NODE: Final = (_NODE - {"position_ids"}) | {"places", "features"}
 _LANGUAGE: Final = {"input_ids", "segment_ids", "position_ids", "last_index", "visual_index", "visual", "deepstack"}
 _VISION: Final = {"patches", "pos_idx", "pos_w", "pos_ids", "seg"}
 
@@ -95,7 +98,7 @@ def profiles_for(inputs: Inputs, window: int = WINDOW, rows: int | None = None) 
         ExportError: No graph of this project has these inputs.
     """
     names = set(inputs)
-    if names in (_QUERY, _NODE):
+    if names in (_QUERY, _NODE, _PIXEL_QUERY, _PIXEL_NODE):
         buckets = _text(window, rows or plan_rows(window))
     elif names == _LANGUAGE:
         buckets = _PIXELS
@@ -103,7 +106,13 @@ def profiles_for(inputs: Inputs, window: int = WINDOW, rows: int | None = None) 
         buckets = _PATCHES
     else:
         raise ExportError(f"inputs {sorted(names)}: not those of a query, node, language or vision graph")
-    return tuple(_profile(bucket, inputs, packed=names == _NODE) for bucket in buckets)
+    packed = names in (_NODE, _PIXEL_NODE)
+    return tuple(_profile(bucket, inputs, packed=packed) for bucket in buckets)
+
+
+def vision_profiles() -> int:
+    """How many profiles the graph of a vision tower has."""
+    return len(_PATCHES)
 
 
 def _text(window: int, rows: int) -> tuple[Bucket, ...]:
@@ -121,9 +130,11 @@ def _text(window: int, rows: int) -> tuple[Bucket, ...]:
 def _profile(bucket: Bucket, inputs: Inputs, *, packed: bool) -> Profile:
     shapes = {}
     for name, shape in inputs.items():
+        # A row of text has one line of features, one of pixels as many as tokens at most.
+        counts = (1, max(1, bucket.tokens[1] // 2), bucket.tokens[2]) if name == "features" else bucket.tokens
         smallest, usual, largest = (
-            _shape(name, shape, rows, _rounded(tokens) if packed else tokens)
-            for rows, tokens in zip(bucket.rows, bucket.tokens, strict=True)
+            _shape(name, shape, rows, _rounded(tokens) if packed and name != "features" else tokens)
+            for rows, tokens in zip(bucket.rows, counts, strict=True)
         )
         shapes[name] = (smallest, usual, largest)
     return Profile(bucket.name, shapes)

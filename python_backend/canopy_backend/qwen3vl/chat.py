@@ -37,8 +37,8 @@ class VideoPart:
     times: tuple[float, ...]
 
 
-#: A piece of a content. Pixels stand before text, as the model was trained.
-Part: TypeAlias = ImagePart | VideoPart | str
+#: A piece of a content: pixels, text, or text as its tokens. Pixels stand before text, as the model was trained.
+Part: TypeAlias = ImagePart | VideoPart | str | TokenIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +73,8 @@ def encode_content(parts: Sequence[Part], tokenizer: EncoderTokenizer, settings:
     for part in parts or [NOTHING]:
         if isinstance(part, str):
             ids += tokenizer.encode_plain([part])[0]
+        elif isinstance(part, list):
+            ids += part
         elif isinstance(part, ImagePart):
             _append_frame(ids, spans, part.grid, settings.image_token, settings)
         else:
@@ -84,6 +86,21 @@ def encode_content(parts: Sequence[Part], tokenizer: EncoderTokenizer, settings:
     if len(ids) > tokenizer.window:
         raise InvalidRequest(f"an input of {len(ids)} tokens is longer than the encoder's window, {tokenizer.window}")
     return ChatSequence(ids, *positions_of(len(ids), spans, settings.merge))
+
+
+def encode_windows(
+    pixels: ImagePart | VideoPart, text: str, tokenizer: EncoderTokenizer, settings: VisionSettings
+) -> list[ChatSequence]:
+    """Pixels and a text that is too long for one window: the first has the pixels, all together have all of the text.
+
+    Raises:
+        InvalidRequest: The pixels alone do not fit.
+    """
+    room = tokenizer.window - len(encode_content([pixels], tokenizer, settings).ids)
+    ids = tokenizer.encode_plain([text])[0]
+    first = encode_content([pixels, ids[:room]], tokenizer, settings)
+    rest = tokenizer.windows(ids[room:]) if len(ids) > room else []
+    return [first, *(ChatSequence(one, *positions_of(len(one), [], settings.merge)) for one in rest)]
 
 
 def _append_frame(

@@ -14,16 +14,40 @@ from canopy_backend.fragments import Fragments, renderer
 from canopy_backend.hierarchy import Hierarchy
 from canopy_backend.items import ImageItem, Item, VideoItem
 from canopy_backend.pixels import BOUNDS, PixelBounds, clip_of, frames_of, picture_of
-from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, Part, VideoPart, encode_content, positions_of
-from canopy_backend.qwen3vl.patches import Grid, image_patches, video_patches
+from canopy_backend.qwen3vl.chat import (
+    ChatSequence,
+    ImagePart,
+    VideoPart,
+    encode_content,
+    encode_windows,
+    positions_of,
+)
+from canopy_backend.qwen3vl.patches import Grid, image_grid, image_patches, video_grid, video_patches
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import node_text
 from canopy_backend.tokenization import EncoderTokenizer
 
 FloatArray = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
-#: Pixels of a node: the part that stands for them, and its patches.
-_Seen = tuple[Part, FloatArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """The pixels that a sequence sees.
+
+    Attributes:
+        part: What stands for them in the sequence.
+        take: Makes their patches, float32 ``[P, patch_size]``; done when they are encoded, so that those of an item
+            are never in memory all at once.
+    """
+
+    part: ImagePart | VideoPart
+    take: Callable[[], FloatArray]
+
+    @property
+    def grid(self) -> Grid:
+        """Of the patches."""
+        return self.part.grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,15 +59,18 @@ class ContentPlan:
         nodes: int32 ``[P]``, ascending, the node of each; one without is pooled from its children, as
             :func:`canopy_backend.encoding.node_vectors` does it.
         weights: int32 ``[P]``, tokens of each without the turns, at least 1.
-        patches: float32 ``[Q, patch_size]`` of all sequences in their order.
-        grids: Of the images and videos that these patches make up.
+        looks: The pixels of each sequence; ``None`` for one of text.
     """
 
     sequences: list[ChatSequence]
     nodes: Int32Array
     weights: Int32Array
-    patches: FloatArray
-    grids: list[Grid]
+    looks: list[Look | None]
+
+    @property
+    def grids(self) -> list[Grid]:
+        """Of the images and videos, in the order of the sequences."""
+        return [look.grid for look in self.looks if look is not None]
 
 
 def plan_content(
@@ -57,7 +84,7 @@ def plan_content(
     """The sequences of an item's nodes; pixels stand before the node's own text.
 
     A node of a clip has the frames of its span, with their times from the clip's start. One that is longer than the
-    window has no sequence of its own.
+    window has no sequence of its own. A leaf whose text is too long has several: the first with the pixels.
 
     Args:
         item: The item.
@@ -68,52 +95,64 @@ def plan_content(
         bounds: What is decoded at most.
 
     Raises:
-        InvalidItem: A picture cannot be decoded, or one leaf alone is longer than the window.
+        InvalidItem: A picture cannot be decoded, or the pixels of one leaf alone are longer than the window.
     """
     if isinstance(item, ImageItem) and (picture := picture_of(item, bounds)) is not None:
-        patches, grid = image_patches(picture, settings)
-        show = renderer(item, fragments)
-        return _with_pixels(item, hierarchy, tokenizer, settings, show, lambda _: (ImagePart(grid), patches))
+        look = Look(
+            ImagePart(image_grid(picture.shape[0], picture.shape[1], settings)),
+            lambda: image_patches(picture, settings)[0],
+        )
+        return _with_pixels(item, fragments, hierarchy, tokenizer, settings, lambda _: look)
     if isinstance(item, VideoItem) and (clip := clip_of(item, bounds)) is not None:
         frames, times = clip
         spans = np.stack([fragments.spans[hierarchy.first, 0], fragments.spans[hierarchy.last - 1, 1]], axis=1)
         runs = frames_of(item, spans).tolist()
 
-        def seen(node: int) -> _Seen:
+        def look_of(node: int) -> Look:
             first, last = runs[node]
-            patches, grid = video_patches(frames[first:last], settings)
-            return VideoPart(grid, tuple(times[first:last].tolist())), patches
+            grid = video_grid(last - first, frames.shape[1], frames.shape[2], settings)
+            seconds = tuple(times[first:last].tolist())
+            return Look(VideoPart(grid, seconds), lambda: video_patches(frames[first:last], settings)[0])
 
-        return _with_pixels(item, hierarchy, tokenizer, settings, renderer(item, fragments), seen)
+        return _with_pixels(item, fragments, hierarchy, tokenizer, settings, look_of)
     plan = plan_nodes(item, fragments, hierarchy, tokenizer)
     sequences = [ChatSequence(ids, *positions_of(len(ids), [], settings.merge)) for ids in plan.sequences]
-    return ContentPlan(sequences, plan.nodes, plan.weights, np.zeros((0, settings.patch_size), np.float32), [])
+    return ContentPlan(sequences, plan.nodes, plan.weights, [None] * len(sequences))
 
 
 def _with_pixels(
     item: Item,
+    fragments: Fragments,
     hierarchy: Hierarchy,
     tokenizer: EncoderTokenizer,
     settings: VisionSettings,
-    show: Callable[[int, int], str],
-    seen: Callable[[int], _Seen],
+    look_of: Callable[[int], Look],
 ) -> ContentPlan:
+    show = renderer(item, fragments)
     sequences: list[ChatSequence] = []
     nodes: list[int] = []
-    patches: list[FloatArray] = []
-    grids: list[Grid] = []
+    looks: list[Look | None] = []
     for node in range(hierarchy.size):
-        part, pixels = seen(node)
+        look = look_of(node)
         text = node_text(item, show(int(hierarchy.first[node]), int(hierarchy.last[node])))
         try:
-            sequences.append(encode_content([part, *([text] if text else [])], tokenizer, settings))
-        except InvalidRequest as error:
-            if hierarchy.is_leaf[node]:
-                raise InvalidItem(str(error), item_id=item.id) from None
-            continue
-        nodes.append(node)
-        patches.append(pixels)
-        grids += [part.grid] if isinstance(part, ImagePart | VideoPart) else []
+            made = [encode_content([look.part, *([text] if text else [])], tokenizer, settings)]
+        except InvalidRequest:
+            if not hierarchy.is_leaf[node]:
+                continue
+            made = _leaf(item, look, text, tokenizer, settings)
+        sequences += made
+        nodes += [node] * len(made)
+        looks += [look, *[None] * (len(made) - 1)]
     turns = len(tokenizer.head) + len(tokenizer.tail)
     weights = np.array([max(1, len(one.ids) - turns) for one in sequences], np.int32)
-    return ContentPlan(sequences, np.array(nodes, np.int32), weights, np.concatenate(patches), grids)
+    return ContentPlan(sequences, np.array(nodes, np.int32), weights, looks)
+
+
+def _leaf(
+    item: Item, look: Look, text: str, tokenizer: EncoderTokenizer, settings: VisionSettings
+) -> list[ChatSequence]:
+    try:
+        return encode_windows(look.part, text, tokenizer, settings)
+    except InvalidRequest as error:
+        raise InvalidItem(str(error), item_id=item.id) from None

@@ -66,6 +66,18 @@ def video_size(frames: int, height: int, width: int, settings: VisionSettings) -
     return _fit(frames, max(even, settings.temporal), height, width, factor, (fewest, each * frames))
 
 
+def image_grid(height: int, width: int, settings: VisionSettings) -> Grid:
+    """The grid of an image's patches, told from its size alone; as for :func:`image_size`."""
+    tall, wide = image_size(height, width, settings)
+    return 1, tall // settings.patch, wide // settings.patch
+
+
+def video_grid(frames: int, height: int, width: int, settings: VisionSettings) -> Grid:
+    """The grid of a video's patches, told from its size alone; as for :func:`video_size`."""
+    tall, wide = video_size(frames, height, width, settings)
+    return -(-frames // settings.temporal), tall // settings.patch, wide // settings.patch
+
+
 def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
     """One image as patches.
 

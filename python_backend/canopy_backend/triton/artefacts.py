@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import EncoderManifest
+from canopy_backend.manifest import EncoderManifest, VisionManifest
 from canopy_backend.plan_card import check_plan
+from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 
 QUERY_ENCODER: Final = "query_encoder"
 NODE_ENCODER: Final = "node_encoder"
+VISION_ENCODER: Final = "vision_encoder"
 TOKENIZER_FILE: Final = "tokenizer.json"
 READER_TOKENIZER: Final = "hierarchy/reader_tokenizer.json"
 
@@ -48,10 +50,27 @@ def load_pair(repository: Path) -> tuple[EncoderFiles, EncoderFiles]:
         ExportError: As for :func:`load_encoder`, or the two cannot be compared.
     """
     query, node = load_encoder(repository, QUERY_ENCODER), load_encoder(repository, NODE_ENCODER)
-    bases = [(one.manifest.model, one.manifest.model_revision, one.manifest.dimension) for one in (query, node)]
+    both = (query.manifest, node.manifest)
+    bases = [(one.model, one.model_revision, one.dimension, one.pixels) for one in both]
     if bases[0] != bases[1]:
         raise ExportError(f"the encoders have different base models, {bases[0]} and {bases[1]}; run the export again")
     return query, node
+
+
+def load_vision(repository: Path, encoder: EncoderManifest) -> VisionSettings:
+    """The settings of the vision tower that an encoder goes with.
+
+    Raises:
+        ExportError: A file is missing, the tower is another model's, or has a plan that this machine cannot serve.
+    """
+    folder = repository / VISION_ENCODER
+    tower = VisionManifest.load(folder / "manifest.json")
+    if (tower.model, tower.model_revision) != (encoder.model, encoder.model_revision):
+        raise ExportError(
+            f"the vision tower is of {tower.model!r}, the encoders of {encoder.model!r}; run the export again"
+        )
+    check_plan(folder, tower.files)
+    return VisionSettings.load(folder)
 
 
 def load_counter(repository: Path) -> TokenCounter:

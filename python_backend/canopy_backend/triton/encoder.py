@@ -22,6 +22,7 @@ from canopy_backend.triton.logs import RequestLog
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.model import Setting
 from canopy_backend.triton.tensors import Array
+from canopy_backend.triton.waiting import give_up_at
 
 GRAPH_FILE: Final = "model.onnx"
 #: OpenVINO's names of the precisions.
@@ -37,7 +38,8 @@ class Session(Protocol):
     """A loaded graph: one call of its runtime.
 
     Attributes:
-        inputs: Names of the graph's inputs, each int64 ``[n, L]``; the second is zero where padding is.
+        inputs: Names of the graph's inputs, the row first in each. Integers have a column for each token, the first two
+            nothing besides: int64 ``[n, L]``; the second is zero where padding is.
     """
 
     inputs: tuple[str, ...]
@@ -82,8 +84,12 @@ class OpenVinoSession:
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
         """See :class:`Session`."""
-        output: Array = self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)[0]
-        return output
+        return self.outputs(inputs)[0]
+
+    def outputs(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """Inputs by name, of the graph's own shapes and types, to all outputs, the caller's until the next call."""
+        answer = self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
+        return [answer[place] for place in range(len(answer))]
 
 
 def calls(
@@ -92,7 +98,7 @@ def calls(
     """What goes through a graph together: rows, the longest first, and how many of their columns.
 
     Args:
-        inputs: The graph's inputs by name, each int64 ``[n, L]``.
+        inputs: The graph's inputs by name, see :class:`Session`.
         names: Their names in the graph's order.
         chunk_tokens: Most tokens of one call.
     """
@@ -105,6 +111,16 @@ def calls(
         chosen = order[start : min(used, start + max(1, chunk_tokens // cut))]
         yield chosen, cut
         start += len(chosen)
+
+
+def _per_token(array: Array) -> bool:
+    """Whether an input has a column for each token; features of a row have not."""
+    return array.dtype == np.int64
+
+
+def _columns(array: Array, cut: int) -> Array:
+    """Rows without the columns behind ``cut``."""
+    return array[..., :cut] if _per_token(array) else array
 
 
 def _lengths(inputs: Mapping[str, Array], names: Sequence[str]) -> npt.NDArray[np.intp]:
@@ -146,28 +162,29 @@ class Encoder:
         Raises:
             DeadlineExceeded: It passed.
         """
-        rows, width = inputs[self.inputs[0]].shape
-        outputs = np.zeros((rows, *self._row_shape(width)), np.float32)
+        rows = len(inputs[self.inputs[0]])
+        outputs = np.zeros((rows, *self._row_shape(inputs)), np.float32)
         done = 0
         for chosen, cut in calls(inputs, self.inputs, self._chunk_tokens):
             if time.monotonic() > until:
                 raise DeadlineExceeded(f"the time of the request was over after {done} of {rows} rows")
-            part = self._session({name: inputs[name][chosen, :cut] for name in self.inputs})
+            part = self._session({name: _columns(inputs[name][chosen], cut) for name in self.inputs})
             # Fewer columns have fewer slots; those that are missing hold nothing.
             place: tuple[Any, ...] = (chosen, *(slice(size) for size in part.shape[1:]))
             outputs[place] = part
             done += len(chosen)
         return outputs
 
-    def _row_shape(self, width: int) -> tuple[int, ...]:
+    def _row_shape(self, inputs: Mapping[str, Array]) -> tuple[int, ...]:
         """Shape of one row's output, which only the graph knows: asked once a width."""
+        width = inputs[self.inputs[0]].shape[1]
         if width not in self._shapes:
-            empty = dict.fromkeys(self.inputs, np.zeros((1, width), np.int64))
+            empty = {name: np.zeros((1, *inputs[name].shape[1:]), inputs[name].dtype) for name in self.inputs}
             self._shapes[width] = self._session(empty).shape[1:]
         return self._shapes[width]
 
     def together(self, requests: Sequence[Mapping[str, Array]], *, until: float = math.inf) -> list[Array]:
-        """Encode the rows of several requests; those of equal length go through in one batch.
+        """Encode the rows of several requests; those of equal shape go through in one batch.
 
         Args:
             requests: Their inputs by name.
@@ -177,27 +194,15 @@ class Encoder:
             The output of each request, in order.
         """
         outputs: list[Array] = [np.empty(0)] * len(requests)
-        widths = [next(iter(inputs.values())).shape[1] for inputs in requests]
-        for width in sorted(set(widths)):
-            places = [place for place, other in enumerate(widths) if other == width]
+        shapes = [tuple(inputs[name].shape[1:] for name in self.inputs) for inputs in requests]
+        for shape in sorted(set(shapes)):
+            places = [place for place, other in enumerate(shapes) if other == shape]
             batch = {name: np.concatenate([requests[place][name] for place in places]) for name in self.inputs}
             sizes = [len(requests[place][self.inputs[0]]) for place in places]
             parts = np.split(self(batch, until=until), np.cumsum(sizes)[:-1])
             for place, part in zip(places, parts, strict=True):
                 outputs[place] = part
         return outputs
-
-
-def give_up_at(timeouts_us: Sequence[int]) -> float:
-    """When nobody waits any more for what requests of one batch ask for, on the clock of :func:`time.monotonic`.
-
-    The server does not tell the steps of an ensemble that a caller has gone. It hands on the time that the caller gave
-    the request, so work for nobody ends by then, counted from its start here.
-
-    Args:
-        timeouts_us: Each request's time in microseconds; 0 for one without a bound.
-    """
-    return time.monotonic() + max(timeouts_us) / 1e6 if timeouts_us and min(timeouts_us) > 0 else math.inf
 
 
 class EncoderModel:
@@ -252,9 +257,12 @@ class EncoderModel:
 
     def _read(self, request: Any) -> dict[str, Array]:
         inputs = {name: tensors.read(request, name) for name in self._encoder.inputs}
-        shapes = {array.shape for array in inputs.values()}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 2:
-            raise InvalidRequest(f"inputs {', '.join(inputs)}: must have one shape [rows, tokens], not {shapes}")
+        shape = inputs[self._encoder.inputs[0]].shape
+        for name, array in inputs.items():
+            ends = (array.shape[:1], array.shape[-1:]) if _per_token(array) else (array.shape[:1], shape[1:])
+            if len(shape) != 2 or ends != (shape[:1], shape[1:]):
+                shapes = {one: list(other.shape) for one, other in inputs.items()}
+                raise InvalidRequest(f"inputs must agree in rows and tokens, {name!r} does not: {shapes}")
         return inputs
 
     def _failure(self, request: Any, error: Exception, tally: Tally) -> Any:

@@ -17,11 +17,16 @@ from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.queries import query_rows
+from canopy_backend.triton.sight import PixelStep, padded_positions
 from canopy_backend.triton.tensors import Array, string_list
 
 
 class HierarchyModel(Model):
-    """``QUERY``, ``ITEMS`` to ``QUERY_IDS``, ``QUERY_MASK``, the node rows and ``PLAN``."""
+    """``QUERY``, ``ITEMS`` to ``QUERY_IDS``, ``QUERY_MASK``, the node rows and ``PLAN``.
+
+    With encoders that see pixels, also ``QUERY_PLACES`` and ``QUERY_FEATURES``, and vectors of items with pictures are
+    in the plan.
+    """
 
     stage = "hierarchy"
     inputs = ("QUERY", "ITEMS")
@@ -32,9 +37,10 @@ class HierarchyModel(Model):
         self._limits = Limits.from_parameters(setting.parameters)
         self._query, self._node = load_pair(setting.repository)
         self._counter = load_counter(setting.repository)
+        self._pixels = PixelStep(setting, self._node, self._limits, whole=False)
         none = np.zeros(0, np.int32)
         nothing = RequestPlan([], none, none, self._node.manifest.node_encoding)
-        self._nothing = {**row_tensors(empty_row()), "PLAN": plan_tensor(nothing)}
+        self._nothing = {**self._rows(empty_row()), "PLAN": plan_tensor(nothing)}
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Plan one request."""
@@ -42,9 +48,10 @@ class HierarchyModel(Model):
         if len(queries) != 1:
             raise InvalidRequest(f"QUERY must hold one query, not {len(queries)}")
         ids, mask = query_rows(queries, self._query.tokenizer, self._limits)
+        query = self._pixels.with_places({"QUERY_IDS": ids, "QUERY_MASK": mask}, padded_positions(mask), "QUERY_")
         if bring_trees(string_list(inputs["ITEMS"])):
             # The last step reads the items and their trees; here nothing depends on what they hold.
-            return {"QUERY_IDS": ids, "QUERY_MASK": mask, **self._nothing}
+            return {**query, **self._nothing}
         items = read_items(inputs["ITEMS"], self._limits)
         rows, plan = plan_request(
             items,
@@ -53,8 +60,12 @@ class HierarchyModel(Model):
             revision=self._node.manifest.revision,
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
+            see=self._pixels.see(self.until, self.request_id),
         )
-        return {"QUERY_IDS": ids, "QUERY_MASK": mask, **row_tensors(rows), "PLAN": plan_tensor(plan)}
+        return {**query, **self._rows(rows), "PLAN": plan_tensor(plan)}
+
+    def _rows(self, rows: PackedRows) -> dict[str, Array]:
+        return self._pixels.with_places(row_tensors(rows), rows.position_ids, "NODE_")
 
 
 def row_tensors(rows: PackedRows) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from canopy_backend.triton.logs import RequestLog
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.options import Options, parse_options
 from canopy_backend.triton.tensors import Array
-from canopy_backend.triton.waiting import ARRIVAL, check_wait
+from canopy_backend.triton.waiting import ARRIVAL, check_wait, give_up_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class Model(ABC):
             ``longest_wait_s``, before its other inputs are read.
         options: Request options that it takes.
         longest_wait_s: Seconds.
+        until: Moment of :func:`time.monotonic` after which nobody waits any more for the request in hand.
+        request_id: Its id, which calls of other models carry on.
     """
 
     stage: ClassVar[str]
@@ -74,6 +76,8 @@ class Model(ABC):
     optional: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     longest_wait_s: float = math.inf
+    until: float = math.inf
+    request_id: str = ""
 
     @abstractmethod
     def load(self, setting: Setting) -> None:
@@ -120,6 +124,7 @@ class Model(ABC):
         try:
             with tally.timed():
                 self._check_wait(request)
+                self.until, self.request_id = give_up_at([request.timeout()]), request.request_id()
                 options = parse_options(request.parameters(), self.options)
                 inputs = tensors.read_all(request, self.inputs, self.optional)
                 response = tensors.response(self.answer(inputs, options, tally))

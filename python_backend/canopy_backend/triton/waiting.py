@@ -7,7 +7,9 @@ and the queue in front of that step stays as short as the server can work off in
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -42,3 +44,15 @@ def check_wait(since: Array, *, timeout_us: int, longest_s: float) -> None:
         raise DeadlineExceeded(f"the time of the request, {timeout_us / 1e6:g} s, was over before its turn came")
     if waited > longest_s:
         raise Overloaded(f"waited {waited:.2f} s for its turn; the limit is {longest_s:g} s (parameter max_wait_ms)")
+
+
+def give_up_at(timeouts_us: Sequence[int]) -> float:
+    """When nobody waits any more for what requests of one batch ask for, on the clock of :func:`time.monotonic`.
+
+    The server does not tell the steps of an ensemble that a caller has gone. It hands on the time that the caller gave
+    the request, so work for nobody ends by then, counted from its start here.
+
+    Args:
+        timeouts_us: Each request's time in microseconds; 0 for one without a bound.
+    """
+    return time.monotonic() + max(timeouts_us) / 1e6 if timeouts_us and min(timeouts_us) > 0 else math.inf

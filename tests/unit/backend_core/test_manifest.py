@@ -34,12 +34,17 @@ def manifest():
         {"precision": "fp16"},
         {"pooling": "cls"},
         {"node_encoding": "contextual"},
+        {"pixels": True},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_whatever_changes_vectors_changes_the_revision(manifest, change):
     other = msgspec.structs.replace(manifest, **change)
     assert other.revision != manifest.revision
+
+
+def test_encoders_of_text_keep_the_revision_that_they_had_before_any_saw_pixels(manifest):
+    assert manifest.revision == "90166ad0ac0e05fd"
 
 
 def test_the_revision_is_16_hex_digits_and_stays(manifest):

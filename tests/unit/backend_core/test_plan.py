@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_backend.encoding import plan_items
+from canopy_backend.encoding import item_vectors, node_vectors, plan_items
 from canopy_backend.errors import EncoderFailure, EncoderMismatch, InvalidItem, InvalidRequest, LimitExceeded
-from canopy_backend.items import ImageItem, TableItem, TextItem, VideoItem
+from canopy_backend.items import Frame, ImageItem, TableItem, TextItem, VideoItem
 from canopy_backend.limits import Limits
 from canopy_backend.plan import RequestPlan, indexed_trees, plan_request
-from canopy_backend.tokenization import TokenCounter
+from canopy_backend.qwen3vl.sight import SeenItem
+from canopy_backend.tokenization import EncoderTokenizer, TokenCounter
 from canopy_backend.tree import encode_tree
 
 REVISION = "ab" * 8
@@ -160,6 +161,77 @@ def test_values_that_are_not_finite_name_their_item(plan_of, tokenizer):
         plan.item_vectors(ITEMS[:2], windows)
 
 
+def look(index, item, fragments, hierarchy):
+    """A stand-in for encoding an item with pixels: two parts for the last node, one for each other."""
+    nodes = np.array([*range(hierarchy.size), hierarchy.size - 1], np.int32)
+    vectors = np.random.default_rng(index).normal(size=(len(nodes), 6)).astype(np.float32)
+    return SeenItem(nodes, np.arange(1, len(nodes) + 1, dtype=np.int32), vectors, vectors[0])
+
+
+SEEN = [
+    ITEMS[0],
+    ImageItem(id="picture", image=b"file"),
+    ITEMS[1],
+    VideoItem(id="clip", duration_s=70, frames=[Frame(1.0, b"file")]),
+    ITEMS[3],
+]
+
+
+def test_items_with_pixels_bring_their_vectors_in_the_plan(plan_of, counter, tokenizer):
+    rows, plan = plan_of(SEEN, see=look)
+    assert plan.seen_places == {1, 3}
+    read = RequestPlan.from_bytes(plan.with_windows(plan_items(SEEN, tokenizer, plan.seen_places)).to_bytes())
+    trees = read.trees(SEEN, encoded(rows), revision=REVISION, reader=counter.revision)
+    for place in (1, 3):
+        tree = trees[place]
+        found = look(place, SEEN[place], tree.fragments, tree.hierarchy)
+        expected = node_vectors(tree.hierarchy, found.nodes, found.weights, found.vectors)
+        assert np.array_equal(tree.vectors, expected)
+    alone = trees_of([SEEN[0], SEEN[2], SEEN[4]], plan_of, counter)
+    assert [encode_tree(trees[place]) for place in (0, 2, 4)] == [encode_tree(tree) for tree in alone]
+    windows = np.random.default_rng(1).normal(size=(len(read.window_weights), 6)).astype(np.float32)
+    vectors = read.item_vectors(SEEN, windows)
+    assert np.array_equal(vectors[[1, 3]], read.seen_items)
+    assert np.flatnonzero(read.window_counts == 0).tolist() == [1, 3]
+    words = read.window_counts[[0, 2, 4]]
+    assert np.array_equal(vectors[[0, 2, 4]], item_vectors(words, read.window_weights, windows))
+
+
+def test_a_request_of_pictures_alone_has_one_row_of_padding_for_each_encoder(plan_of, counter, tokenizer):
+    items = [SEEN[1], SEEN[3]]
+    rows, plan = plan_of(items, see=look)
+    assert not rows.segment_ids.any()
+    read = RequestPlan.from_bytes(plan.with_windows(plan_items(items, tokenizer, plan.seen_places)).to_bytes())
+    assert len(read.trees(items, encoded(rows), revision=REVISION)) == 2
+    assert np.array_equal(read.item_vectors(items, np.zeros((1, 6), np.float32)), read.seen_items)
+    with pytest.raises(InvalidRequest, match="other vectors"):
+        read.item_vectors(items, np.zeros((1, 5), np.float32))
+
+
+def test_without_an_encoder_that_sees_pictures_are_planned_by_their_words(plan_of, counter):
+    blind = [msgspec.structs.replace(SEEN[1], image=None), msgspec.structs.replace(SEEN[3], frames=[])]
+    for item, other in zip((SEEN[1], SEEN[3]), blind, strict=True):
+        assert np.array_equal(plan_of([item])[0].input_ids, plan_of([other])[0].input_ids)
+
+
+def test_what_cannot_be_seen_is_named_with_its_place(plan_of, counter, tokenizer):
+    def refuse(index, item, fragments, hierarchy):
+        if item.id == "clip":
+            raise InvalidItem("cannot be decoded", item_id=item.id, field="frames[0].image")
+        return look(index, item, fragments, hierarchy)
+
+    with pytest.raises(InvalidItem, match=r"item 3 \('clip'\), field 'frames\[0\].image': cannot be decoded"):
+        plan_of(SEEN, see=refuse)
+    rows, plan = plan_of(SEEN, see=look)
+    plan.seen[:, 0] = np.nan
+    with pytest.raises(EncoderFailure, match=r"item 1 \('picture'\)"):
+        plan.trees(SEEN, encoded(rows), revision=REVISION)
+    plan = plan.with_windows(plan_items(SEEN, tokenizer, plan.seen_places))
+    plan.seen_items[1, 0] = np.inf
+    with pytest.raises(EncoderFailure, match=r"item 3 \('clip'\)"):
+        plan.item_vectors(SEEN, np.ones((len(plan.window_weights), 6), np.float32))
+
+
 def test_limits(plan_of):
     with pytest.raises(LimitExceeded, match=r"item 1 \('b'\): fragments: 7 is over the limit max_fragments=6"):
         plan_of([ITEMS[3], ITEMS[1]], Limits(max_fragments=6))
@@ -173,6 +245,29 @@ def test_limits(plan_of):
         plan_of([TextItem(id=name, text=f"{name}7" * 7) for name in "abcdefgh"], Limits(max_rows=1))
     with pytest.raises(LimitExceeded, match="max_fragments"):
         plan_of([VideoItem(id="long", duration_s=1e300)])
+
+
+@pytest.mark.parametrize("node_encoding", ["separate", "contextual"])
+def test_rows_become_wider_where_they_would_be_too_many(node_encoding, plan_of, wordpiece_file, counter):
+    """As for a TensorRT plan, which takes few rows and any width: the same trees, up to what the widest rows hold."""
+    tokenizer = EncoderTokenizer(wordpiece_file, 256)
+    items = [TextItem(id=f"{n}", text=f"judo {n} was played in japan. kano {n} was in japan.") for n in range(40)]
+
+    def trees(limits):
+        rows, plan = plan_of(items, limits, tokenizer=tokenizer, node_encoding=node_encoding)
+        made = plan.trees(items, encoded(rows), revision=REVISION, reader=counter.revision)
+        return rows.input_ids.shape, [encode_tree(tree) for tree in made]
+
+    (rows, width), free = trees(Limits())
+    assert width == 64
+    for most in (rows - 1, rows // 3):
+        (fewer, wider), bound = trees(Limits(max_rows=most))
+        assert fewer <= most
+        assert wider in (128, 256)
+        if node_encoding == "separate":
+            assert bound == free
+    with pytest.raises(LimitExceeded, match="max_rows=2"):
+        trees(Limits(max_rows=2))
 
 
 def test_a_bad_tree_is_refused_with_its_place(plan_of, counter):

@@ -212,16 +212,36 @@ def test_text_alone_needs_neither_library(tmp_path: Path, monkeypatch: pytest.Mo
     assert fragment(film(0, 10)).spans.shape == (3, 2)
 
 
-def test_the_command_takes_pixels_by_a_setting(tmp_path: Path) -> None:
+class Server:
+    """As much of a client as tells whether the server's encoder sees."""
+
+    def __init__(self, sees: bool) -> None:
+        self.sees = sees
+
+    def sees_pixels(self) -> bool:
+        return self.sees
+
+
+def test_the_command_takes_pixels_where_the_encoder_sees_or_a_setting_says_so(tmp_path: Path) -> None:
+    blind, seer = Server(False), Server(True)
     (tmp_path / "b.png").write_bytes(RED)
     (tmp_path / "b.caption.txt").write_text("Red.")
     (tmp_path / "c.jsonl").write_bytes(encode_item(ImageItem(id="far", caption="x", uri="https://pictures.test/p")))
-    without = list(items_of(Settings.load({}, {}), [tmp_path]))
-    assert [item.image for item in without if isinstance(item, ImageItem)] == [None, None]
-    seeing = Settings.load({"pixels": True}, {"CANOPY_PICTURE_HOSTS": "other.test"})
-    found = items_of(seeing, [tmp_path])
-    first = next(found)
-    assert isinstance(first, ImageItem)
-    assert first.image == RED
+    bare = items_of(Settings.load({"pixels": False}, {}), [tmp_path], seer)
+    for without in (items_of(Settings.load({}, {}), [tmp_path], blind), bare):
+        assert [item.image for item in without if isinstance(item, ImageItem)] == [None, None]
+    hosts = {"CANOPY_PICTURE_HOSTS": "other.test"}
+    for found in (
+        items_of(Settings.load({"pixels": True}, hosts), [tmp_path], blind),
+        items_of(Settings.load({}, {**hosts, "CANOPY_PIXELS": "true"}), [tmp_path], blind),
+        items_of(Settings.load({}, hosts), [tmp_path], seer),
+    ):
+        first = next(found)
+        assert isinstance(first, ImageItem)
+        assert first.image == RED
+    (tmp_path / "d.jsonl").write_bytes(encode_item(ImageItem(id="inline", image=RED)))
+    (inline,) = items_of(Settings.load({}, {}), [tmp_path / "d.jsonl"], blind)
+    assert isinstance(inline, ImageItem)
+    assert inline.image is None
     with pytest.raises(InvalidItem, match=r"item \('far'\), field 'uri': .*not among the allowed hosts \(other.test\)"):
         next(found)

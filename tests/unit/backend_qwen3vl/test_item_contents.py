@@ -45,6 +45,10 @@ def plan(item: Item, tokenizer: EncoderTokenizer) -> ContentPlan:
     return plan_content(item, fragments, balanced(len(fragments)), tokenizer, SETTINGS)
 
 
+def patches(made: ContentPlan) -> np.ndarray:
+    return np.concatenate([look.take() for look in made.looks if look is not None])
+
+
 def words(sequence_ids: list[int]) -> str:
     return build_tokenizer().decode(sequence_ids, skip_special_tokens=False)
 
@@ -53,7 +57,7 @@ def test_an_image_stands_before_its_caption(tokenizer_file: Path) -> None:
     tokenizer = EncoderTokenizer(tokenizer_file, 256)
     made = plan(ImageItem(id="a", title="Weir", caption="At dawn.", image=png(9, 64, 96)), tokenizer)
     assert made.grids == [(1, 4, 6)]
-    assert made.patches.shape == (24, 1536)
+    assert patches(made).shape == (24, 1536)
     assert made.nodes.tolist() == [0]
     text = words(made.sequences[0].ids)
     assert text.count("<|image_pad|>") == 6
@@ -80,7 +84,7 @@ def test_a_node_of_a_clip_has_the_frames_of_its_span(tokenizer_file: Path) -> No
     assert "the gate" in right
     assert "the gate" not in left
     # The level of the first frame of each row, in the order of the nodes.
-    levels = np.round((made.patches[::16, 0] + 1) * 127.5).tolist()
+    levels = np.round((patches(made)[::16, 0] + 1) * 127.5).tolist()
     assert levels == [0, 20, 40, 0, 20, 30, 50]
 
 
@@ -91,9 +95,25 @@ def test_an_inner_node_beyond_the_window_is_left_to_its_children(tokenizer_file:
     made = plan(item, EncoderTokenizer(tokenizer_file, whole - 1))
     assert made.nodes.tolist() == [1, 2]
     assert made.grids == [(2, 4, 4), (2, 4, 4)]
-    assert len(made.patches) == 64
+    assert len(patches(made)) == 64
     with pytest.raises(InvalidItem, match=r"'v'.*longer than the encoder's window"):
         plan(item, EncoderTokenizer(tokenizer_file, leaf - 1))
+
+
+def test_a_leaf_with_too_much_text_has_its_pixels_once_and_all_of_its_text(tokenizer_file: Path) -> None:
+    caption = " ".join(f"gate {place}" for place in range(60))
+    item = ImageItem(id="i", caption=caption, image=png(9))
+    whole = plan(item, EncoderTokenizer(tokenizer_file, 2048))
+    tokenizer = EncoderTokenizer(tokenizer_file, 100)
+    made = plan(item, tokenizer)
+    assert len(made.sequences) > 2
+    assert [look is None for look in made.looks] == [False, *[True] * (len(made.sequences) - 1)]
+    assert made.nodes.tolist() == [0] * len(made.sequences)
+    assert max(len(one.ids) for one in made.sequences) == 100
+    head, tail = len(tokenizer.head), len(tokenizer.tail)
+    inner = [token for one in made.sequences for token in one.ids[head : len(one.ids) - tail]]
+    assert inner == whole.sequences[0].ids[head : len(whole.sequences[0].ids) - tail]
+    assert made.weights.sum() == whole.weights.sum() == len(inner)
 
 
 def test_items_without_pixels_are_planned_as_ever(tokenizer_file: Path) -> None:
@@ -110,7 +130,7 @@ def test_items_without_pixels_are_planned_as_ever(tokenizer_file: Path) -> None:
         assert [sequence.ids for sequence in made.sequences] == expected.sequences
         assert made.nodes.tolist() == expected.nodes.tolist()
         assert made.weights.tolist() == expected.weights.tolist()
-        assert made.patches.shape == (0, 1536)
+        assert set(made.looks) == {None}
         for sequence in made.sequences:
             assert sequence.positions.tolist() == [list(range(len(sequence.ids)))] * 3
 

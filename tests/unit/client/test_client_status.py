@@ -32,6 +32,13 @@ from canopy_client.status import error_from_status, placeless, shifted
             "item ('a'), field 'tree': made by encoder aa, this server runs bb; index the item again",
             EncoderMismatch,
         ),
+        (
+            "INVALID_ARGUMENT",
+            "in ensemble 'index', [request id: 5e1f] expected 4 inputs but got 3 inputs for model 'tree_writer'. Got "
+            "input(s) ['PLAN','ITEMS','NODE_EMBEDDINGS'], but missing required input(s) ['ITEM_EMBEDDINGS'].",
+            ServerUnavailable,
+        ),
+        ("INVALID_ARGUMENT", "expected 2 inputs but got 1 inputs for model 'compress'. Got ...", InvalidRequest),
         ("RESOURCE_EXHAUSTED", "queue", Overloaded),
         ("UNAVAILABLE", "failed to connect", ServerUnavailable),
         ("UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
@@ -39,6 +46,8 @@ from canopy_client.status import error_from_status, placeless, shifted
         ("UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded),
         ("CANCELLED", "given up", DeadlineExceeded),
+        ("CANCELLED", "CANCELLED", ServerUnavailable),
+        ("UNAVAILABLE", "refinement: waited 1.59 s for its turn; the limit is 1 s (parameter max_wait_ms)", Overloaded),
         ("INTERNAL", "node_encoder: item 1 ('a'): the encoder returned values that are not finite", EncoderFailure),
         ("INTERNAL", "stub died", CanopyError),
         ("INTERNAL", "in ensemble 'compress', Stub process 'refinement_0_0' is not healthy.", ServerUnavailable),

@@ -14,9 +14,12 @@ from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
 from canopy_export.configs import fit, repository_configs, write_configs
 from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
+from canopy_export.vision_config import Sight
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 CONFIGS = repository_configs()
+#: Those of encoders that see pixels, which an export writes.
+SEEING = repository_configs(sight=Sight(2048))
 
 
 def parse(text: str) -> model_config_pb2.ModelConfig:
@@ -107,6 +110,44 @@ def test_profiles_of_a_python_model_differ_only_in_their_limits() -> None:
         assert dataclasses.replace(profiles[0], parameters={}) == dataclasses.replace(profiles[1], parameters={})
 
 
+def test_the_vision_tower_has_the_profiles_of_an_encoder_and_is_a_step_of_nothing() -> None:
+    profiles = [SEEING[f"vision_encoder/{file}.pbtxt"] for file in ("config", "configs/onnx", "configs/embedded")]
+    assert [(one.platform, one.backend, one.default_model_filename) for one in profiles] == [
+        ("tensorrt_plan", "", "model.plan"), ("onnxruntime_onnx", "", "model.onnx"), ("", "python", "model.py"),
+    ]  # fmt: skip
+    for field in ("input", "output", "max_batch_size"):
+        assert len({repr(getattr(one, field)) for one in profiles}) == 1
+    steps = {
+        step.model_name for one in SEEING.values() if one.ensemble_scheduling for step in one.ensemble_scheduling.step
+    }
+    assert "vision_encoder" not in steps
+
+
+def test_first_steps_say_whether_pixels_are_seen_and_only_they_differ_with_the_encoders() -> None:
+    for configs, told in ((CONFIGS, "false"), (SEEING, "true")):
+        for model in ("hierarchy", "planner", "tokenizer"):
+            assert configs[f"{model}/config.pbtxt"].parameters["pixels"].string_value == told
+    changed = {name.split("/")[0] for name, config in SEEING.items() if config != CONFIGS[name]}
+    assert changed == {
+        "compress", "compress_indexed", "embed_query", "hierarchy", "index", "node_encoder", "planner",
+        "query_encoder", "tokenizer",
+    }  # fmt: skip
+    for name, config in SEEING.items():
+        assert parse(to_pbtxt(config)).name == name.split("/")[0]
+
+
+def test_warm_up_has_the_shapes_of_the_inputs() -> None:
+    encoder = SEEING["node_encoder/config.pbtxt"]
+    for warmup in encoder.model_warmup:
+        for tensor in encoder.input:
+            given = warmup.inputs[tensor.name]
+            assert given.data_type == tensor.data_type
+            assert [size for size in tensor.dims if size > 0] == [
+                found for found, size in zip(given.dims, tensor.dims, strict=True) if size > 0
+            ]
+            assert min(given.dims) > 0
+
+
 def test_profiles_of_the_critic_differ_only_in_how_they_run() -> None:
     served, embedded = (
         parse(to_pbtxt(CONFIGS[f"critic/{file}"])) for file in ("config.pbtxt", "configs/embedded.pbtxt")
@@ -121,12 +162,13 @@ def test_profiles_of_the_critic_differ_only_in_how_they_run() -> None:
     assert served == embedded
 
 
-def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -> None:
-    for ensemble in (config for config in CONFIGS.values() if config.ensemble_scheduling):
+@pytest.mark.parametrize("configs", [CONFIGS, SEEING], ids=["text", "pixels"])
+def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader(configs: dict[str, ModelConfig]) -> None:
+    for ensemble in (config for config in configs.values() if config.ensemble_scheduling):
         types = {tensor.name: tensor.data_type for tensor in ensemble.input}
         read: set[str] = set()
         for step in ensemble.ensemble_scheduling.step:
-            model = CONFIGS[f"{step.model_name}/config.pbtxt"]
+            model = configs[f"{step.model_name}/config.pbtxt"]
             given = set(step.input_map)
             assert {tensor.name for tensor in model.input if not tensor.optional} <= given
             assert given <= {tensor.name for tensor in model.input}
@@ -139,7 +181,7 @@ def test_ensembles_connect_tensors_that_exist_with_one_producer_and_a_reader() -
                 assert outer not in types, f"{outer} is produced twice"
                 types[outer] = tensor.data_type
         for step in ensemble.ensemble_scheduling.step:
-            model = CONFIGS[f"{step.model_name}/config.pbtxt"]
+            model = configs[f"{step.model_name}/config.pbtxt"]
             for tensor in model.input:
                 if tensor.name in step.input_map:
                     assert types[step.input_map[tensor.name]] == tensor.data_type
@@ -177,6 +219,18 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert not fit(tmp_path, 16)
     assert not fit(tmp_path, 384, window=2048)
     assert {path.parts[-2] for path in write_configs(tmp_path, dimension=16)} >= {"index", "refinement", "configs"}
+
+
+def test_configurations_of_text_do_not_fit_an_encoder_that_sees(tmp_path: Path) -> None:
+    write_configs(tmp_path, dimension=32)
+    assert not fit(tmp_path, 32, sight=Sight(32))
+    write_configs(tmp_path, dimension=32, sight=Sight(32))
+    assert fit(tmp_path, 32, sight=Sight(32))
+    assert not fit(tmp_path, 32)
+    assert not fit(tmp_path, 32, sight=Sight(64))
+    write_configs(tmp_path, dimension=32)
+    (tmp_path / "vision_encoder" / "config.pbtxt").unlink()
+    assert fit(tmp_path, 32), "a repository of text needs none"
 
 
 def test_configurations_of_another_version_do_not_fit(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from canopy_backend.tokenization import BUCKETS
 from canopy_export.configs import repository_configs, write_configs
 from canopy_export.tensorrt.build import build_repository, is_current, sizes_of
 from canopy_export.tensorrt.profiles import CALL_TOKENS, Profile, plan_rows, profiles_for, text_profiles
+from canopy_export.vision_config import Sight
 
 GRAPHS = {
     "query": {"input_ids": (-1, -1), "attention_mask": (-1, -1)},
@@ -30,6 +31,13 @@ GRAPHS = {
     "language": {
         **dict.fromkeys(("input_ids", "segment_ids", "last_index", "visual_index"), (-1, -1)),
         "position_ids": (-1, 3, -1), "visual": (-1, 2048), "deepstack": (3, -1, 2048),
+    },
+    "seen_query": {
+        **dict.fromkeys(("input_ids", "attention_mask"), (-1, -1)), "places": (-1, 4, -1), "features": (-1, 4, -1, 64),
+    },
+    "seen_node": {
+        **dict.fromkeys(("input_ids", "segment_ids", "slot_ids"), (-1, -1)), "places": (-1, 4, -1),
+        "features": (-1, 4, -1, 64),
     },
     "vision": {"patches": (-1, 1536), "pos_idx": (-1, 4), "pos_w": (-1, 4), "pos_ids": (-1, 2), "seg": (-1,)},
 }  # fmt: skip
@@ -80,10 +88,12 @@ def test_rows_and_widths_of_a_call_are_bounded_together() -> None:
         assert profile.shapes["input_ids"][2][0] == 32
 
 
-@pytest.mark.parametrize("window", [256, 512, 2048])
-def test_configurations_agree_with_the_plans(window: int) -> None:
-    configs = repository_configs(dimension=64, window=window)
-    for encoder, graph in (("query_encoder", "query"), ("node_encoder", "node")):
+@pytest.mark.parametrize(("window", "sight"), [(256, None), (512, None), (2048, None), (2048, Sight(64))])
+def test_configurations_agree_with_the_plans(window: int, sight: Sight | None) -> None:
+    configs = repository_configs(dimension=64, window=window, sight=sight)
+    kind = "seen_" if sight else ""
+    assert configs["vision_encoder/config.pbtxt"].instance_group[0].profile == ("0", "1")
+    for encoder, graph in (("query_encoder", f"{kind}query"), ("node_encoder", f"{kind}node")):
         config = configs[f"{encoder}/config.pbtxt"]
         profiles = profiles_for(GRAPHS[graph], window)
         assert config.instance_group[0].profile == tuple(map(str, range(len(profiles))))
@@ -114,9 +124,23 @@ def test_a_repository_says_how_large_its_plans_are(tmp_path: Path) -> None:
     manifest(512).save(encoder / "manifest.json")
     assert sizes_of(encoder / "1" / "model.onnx") == (512, 32)
     assert sizes_of(tmp_path / "graphs" / "language.onnx") == (2048, None)
+    assert sizes_of(tmp_path / "vision_encoder" / "1" / "model.onnx") == (2048, None)
     (encoder / "config.pbtxt").write_text("max_batch_size: 0\n")
     with pytest.raises(ExportError, match="no max_batch_size"):
         sizes_of(encoder / "1" / "model.onnx")
+
+
+@pytest.mark.parametrize("graph", ["seen_query", "seen_node"])
+def test_rows_with_pixels_and_rows_of_text_fit_one_plan(graph: str) -> None:
+    """A row brings one line of features where it is text, and as many as it has tokens where all of it is seen."""
+    profiles = profiles_for(GRAPHS[graph], 2048)
+    assert len(profiles) == text_profiles(2048)
+    for rows in (1, 8):
+        for tokens in (64, 256, 1024, 2048):
+            for lines in (1, 7, tokens):
+                shapes = dict.fromkeys(GRAPHS[graph], (rows, tokens))
+                shapes |= {"places": (rows, 4, tokens), "features": (rows, 4, lines, 64)}
+                assert any(fits(profile, shapes) for profile in profiles)
 
 
 @pytest.mark.parametrize("patches", [4, 1024, 7200])

@@ -63,6 +63,29 @@ def test_rows_of_one_length_meet_in_one_call_without_their_padding() -> None:
     assert outputs[:, 0].tolist() == [[7.0 * n, n] for n in (30, 13, 30, 13, 13, 30)]
 
 
+class Places(Sums):
+    """The same for rows that bring features: the second number is the feature of the row, untouched by columns."""
+
+    inputs = ("input_ids", "segment_ids", "places", "slot_ids", "features")
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        answer = super().__call__(inputs)
+        assert inputs["places"].shape == (len(answer), 4, inputs["input_ids"].shape[1])
+        answer[:, :, 1] = inputs["features"][:, 3, -1, :1]
+        return answer
+
+
+def test_columns_are_cut_where_there_is_one_for_each_token() -> None:
+    graph = Places()
+    rows = pack([[5] * 6, [7] * 90], 128)
+    inputs = {name: getattr(rows, name) for name in ("input_ids", "segment_ids", "slot_ids")}
+    inputs["places"] = np.repeat(rows.position_ids[:, None], 4, axis=1)
+    few, many = (np.full((1, 4, lines, 8), lines, np.float32) for lines in (1, 64))
+    outputs = Encoder(graph).together([{**inputs, "features": one} for one in (few, many, few)])
+    assert graph.shapes[1:] == [(2, 96), (1, 96)]
+    assert [one[0, :2].tolist() for one in outputs] == [[[630, n], [30, n]] for n in (1.0, 64.0, 1.0)]
+
+
 def test_slots_keep_their_columns() -> None:
     """A part of one token needs a slot of four columns: more columns than the row has tokens."""
     graph = Sums()
