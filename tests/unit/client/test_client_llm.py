@@ -99,6 +99,23 @@ async def test_a_refused_stream_is_sent_again_only_while_nothing_came() -> None:
     [
         ([pb.ModelStreamInferResponse(error_message="Error generating stream")], CriticError),
         ([Refused("INTERNAL", "stub died")], CriticError),
+        (
+            [
+                pb.ModelStreamInferResponse(
+                    error_message="Request for unknown model: 'critic' has no available versions"
+                )
+            ],
+            ServerUnavailable,
+        ),
+        (
+            [
+                pb.ModelStreamInferResponse(
+                    error_message="[request id: <id_unknown>] Server is stopping, scheduler for model has stopped "
+                    "accepting new inference requests"
+                )
+            ],
+            ServerUnavailable,
+        ),
         ([pb.ModelStreamInferResponse(error_message="Stub process 'critic_0_0' is not healthy.")], ServerUnavailable),
         (
             [chunk("ye", final=False), pb.ModelStreamInferResponse(error_message="Stub process is not healthy.")],
