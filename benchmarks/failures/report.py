@@ -146,7 +146,7 @@ _SOAK: Final = """## Soak
 The same load with nothing broken. The first fifth of a run is its warm-up; *first* is the tenth of the run after it,
 *last* the last tenth, each by its median. `/dev/shm` is what the regions of both servers have allocated."""
 
-_READING: Final = """*Right*: the recorded answer, byte for byte, within the call's deadline of 45 s, the client's own
+_READING: Final = """*Right*: the recorded answer, byte for byte, within the call's deadline of 90 s, the client's own
 attempts included. *To rounding*: the same answer, but for scores and vectors that differ by less than 2e-3: what a
 batch computes depends a little on what else is in it, in the encoder's bfloat16 more than in float32. *Retryable*:
 `ServerUnavailable` or `Overloaded` after those attempts. *Wrong*: another answer, or an error that does not say to send
