@@ -12,7 +12,7 @@ from benchmarks.encoder import Repository, inputs_of
 from benchmarks.timing import best_ms, median_ms
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Item
-from canopy_backend.refinement import refine, score
+from canopy_backend.refinement import refine, score, score_many
 from canopy_backend.triton.encoder import calls
 from canopy_export.configs import CHUNK_TOKENS
 
@@ -75,7 +75,7 @@ def refining(fragments: int, branching: int = 2, repeats: int = 200, dimension: 
         fragments=fragments,
         branching=branching,
         depth=int(hierarchy.depth.max()),
-        refine_us=1000 * median_ms(lambda: refine(hierarchy, score(half, query)), repeats),
+        refine_us=1000 * median_ms(lambda: refine(hierarchy, score_many([half], query, [hierarchy.parent])), repeats),
         walk_us=1000 * median_ms(lambda: refine(hierarchy, scores), repeats),
         product_us=1000 * best_ms(lambda: vectors @ query, repeats),
         half_us=1000 * best_ms(lambda: half @ query.astype(np.float16), max(3, repeats // 10)),

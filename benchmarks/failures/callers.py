@@ -26,9 +26,11 @@ from canopy_milvus import AsyncCorpus
 from canopy_training.loop.metered import Clock, MeteredModel
 
 #: Seconds that one call may take. Longer than any fault lasts, so that a call without an answer by then is lost.
-DEADLINE_S: Final = 45.0
+DEADLINE_S: Final = 90.0
 #: Every answer of the critic follows a schema that leaves it one thing to say.
 _SCHEMA: Final = {"type": "object", "properties": {"sufficient": {"const": "yes"}}, "required": ["sufficient"]}
+#: A long request: more than the shared memory that each model's process begins with.
+_COPIES: Final = 4
 #: How a question ended whose servers all answered.
 _ENDED: Final = frozenset({"sufficient", "max_rounds", "no_items", "no_new_item", "repeated_query", "empty_query"})
 
@@ -221,10 +223,10 @@ class Critic:
 def gather(client: CanopyClient) -> Material:
     """What is sent, of the example corpus, with trees that the server makes."""
     items = workload.passages(24, 6)
-    longer = workload.sized(6, 60)
-    return Material(
-        items, workload.with_trees(client, items), workload.corpus_questions(24), workload.with_trees(client, longer)
-    )
+    longer = workload.with_trees(client, workload.sized(6, 60))
+    # A tree belongs to an item's content, whatever its id: three megabytes that take seconds to index.
+    copies = [msgspec.structs.replace(one, id=f"{one.id}-{copy}") for copy in range(_COPIES) for one in longer]
+    return Material(items, workload.with_trees(client, items), workload.corpus_questions(24), copies)
 
 
 def groups(items: list[Item], size: int) -> list[list[Item]]:

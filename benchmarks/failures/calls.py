@@ -21,7 +21,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 #: Characters of an error's text that are kept, and how many different texts.
 _DETAIL_CHARACTERS: Final = 200
 _MOST_DETAILS: Final = 5000
-_NUMBERS: Final = re.compile(r"\d{4,}")
+_NUMBERS: Final = re.compile(r"\d{4,}|\d+\.\d+(?!\.)(?= s\b)")
 
 
 def _short(detail: str) -> str:

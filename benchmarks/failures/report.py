@@ -21,6 +21,7 @@ class Page(msgspec.Struct):
     Attributes:
         machine: On what the faults were tried.
         command: How.
+        note: What else to know about how; empty for nothing.
         rows: The faults.
         short: The run that belongs to them.
         long: The long run, which has a command of its own.
@@ -33,6 +34,7 @@ class Page(msgspec.Struct):
     short: Soak | None = None
     long: Soak | None = None
     long_command: str = ""
+    note: str = ""
 
 
 def text(page: Page, picture: str) -> str:
@@ -44,7 +46,8 @@ def text(page: Page, picture: str) -> str:
     """
     parts = [_HEAD]
     if page.rows:
-        parts += [f"- command: `{page.command}`\n- machine: {page.machine}", _faults(page.rows), _errors(page.rows)]
+        how = [f"- command: `{page.command}`", f"- machine: {page.machine}", *([f"- {page.note}"] if page.note else [])]
+        parts += ["\n".join(how), _faults(page.rows), _errors(page.rows)]
     parts.append(_SOAK)
     for title, soak, command in (
         ("In a row with the faults", page.short, page.command),
@@ -146,7 +149,7 @@ _SOAK: Final = """## Soak
 The same load with nothing broken. The first fifth of a run is its warm-up; *first* is the tenth of the run after it,
 *last* the last tenth, each by its median. `/dev/shm` is what the regions of both servers have allocated."""
 
-_READING: Final = """*Right*: the recorded answer, byte for byte, within the call's deadline of 45 s, the client's own
+_READING: Final = """*Right*: the recorded answer, byte for byte, within the call's deadline of 90 s, the client's own
 attempts included. *To rounding*: the same answer, but for scores and vectors that differ by less than 2e-3: what a
 batch computes depends a little on what else is in it, in the encoder's bfloat16 more than in float32. *Retryable*:
 `ServerUnavailable` or `Overloaded` after those attempts. *Wrong*: another answer, or an error that does not say to send

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Final
 import msgspec
 
 from canopy_backend.errors import CanopyError, DeadlineExceeded, Overloaded
-from canopy_backend.items import TextItem
+from canopy_backend.items import ImageItem, Item, TextItem
 from canopy_client.channels import Tls
 from canopy_client.clients import CanopyClient
 from canopy_client.deadline import Deadline
@@ -22,6 +23,10 @@ from canopy_client.retry import RetryPolicy
 EVIDENCE: Final = "evidence"
 CRITIC: Final = "critic"
 _ONCE: Final = RetryPolicy(attempts=1)
+#: A picture of one grey pixel, as a PNG file: the probe has no library that writes one.
+_PICTURE: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
 
 
 class Canary(msgspec.Struct, frozen=True):
@@ -71,6 +76,8 @@ def result(server: str, url: str, *, timeout_s: float, tls: Tls | None = None) -
 def _evidence(url: str, deadline: Deadline, tls: Tls | None) -> None:
     """A cold item, its indexing, and the item with its tree: together they pass through every model.
 
+    Where the encoders see, a picture goes first, which alone reaches the vision tower.
+
     The server answers a query that it has seen from its cache, even when the query encoder has died. So each canary
     asks and brings something new.
     """
@@ -78,11 +85,13 @@ def _evidence(url: str, deadline: Deadline, tls: Tls | None) -> None:
     item = TextItem(id="canary", text=f"Canary {word} sings. The air is good.")
     with CanopyClient(url, retry=_ONCE, tls=tls) as client:
 
-        def compress(one: TextItem, query: str) -> None:
+        def compress(one: Item, query: str) -> None:
             (evidence,) = client.compress(query, [one], deadline_s=deadline.timeout_s("canary"))
             if not evidence.regions:
                 raise CanopyError("the canary item came back without a region")
 
+        if client.sees_pixels(deadline_s=deadline.timeout_s("canary")):
+            compress(ImageItem(id="canary", title=word, image=_PICTURE), f"Is canary {word} grey?")
         compress(item, f"Does canary {word} sing?")
         (indexed,) = client.index([item], deadline_s=deadline.timeout_s("canary"))
         compress(msgspec.structs.replace(item, tree=indexed.tree), f"Is the air of canary {word} good?")

@@ -37,10 +37,11 @@ _MISMATCH = re.compile(r"made by encoder .* this server runs|encoder revision")
 # server that stops has unloaded the model; the response cache gave such a failure again, as an empty success, and left
 # a step without its input; gRPC's own words for a call that the server ended, as one does that stops.
 _AWAY = {
-    # A stream tells no code: all of its errors come as INTERNAL.
+    # A stream tells no code: all of its errors come as INTERNAL. One without a word in it was read from the memory of a
+    # process that had been given up and came back.
     "INTERNAL": re.compile(
         r"Stub process .*is not healthy|.*Failed to increase the shared memory pool size|.* has no available versions\Z"
-        r"|.*Server is stopping, scheduler for model has stopped",
+        r"|.*Server is stopping, scheduler for model has stopped|[^A-Za-z]*\Z",
         re.DOTALL,
     ),
     "NOT_FOUND": re.compile(r".* has no available versions\Z", re.DOTALL),

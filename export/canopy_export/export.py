@@ -118,9 +118,8 @@ def export_encoders(
     _put_reader_tokenizer(reader_tokenizer, repository)
     vision = vision_wanted(source) if pixels and source.chat else None
     sight = Sight(vision.hidden) if vision else None
-    if not fit(
-        repository, source.dimension, source.window, sight
-    ):  # otherwise an operator's own settings in them stand
+    # Where the configurations fit, an operator's own settings in them stand.
+    if not fit(repository, source.dimension, source.window, sight):
         write_configs(repository, source.dimension, window=source.window, sight=sight)
     manifests: dict[str, EncoderManifest] = {}
     built = []

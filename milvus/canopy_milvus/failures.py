@@ -35,7 +35,7 @@ def translate(error: BaseException, *, action: str, address: str) -> CanopyError
     code = error.code if isinstance(error, MilvusException) else None
     if code == SERVICE_UNAVAILABLE or "service not ready" in reason.lower():
         return ServerUnavailable(f"{where}: Milvus does not answer ({reason})")
-    if code in NOT_LOADED:
+    if code in NOT_LOADED or "wait_for_loading_collection" in reason:
         return ServerUnavailable(f"{where}: the collection is still being loaded ({reason})")
     if code in (RATE_LIMIT, TOO_MANY_REQUESTS):
         return Overloaded(f"{where}: Milvus limits the rate ({reason})")

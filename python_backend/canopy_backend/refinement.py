@@ -47,15 +47,19 @@ def score(vectors: Float16Array, query: Float32Array) -> Float32Array:
     return score_many([vectors], query)
 
 
-def score_many(vectors: Sequence[Float16Array], query: Float32Array) -> Float32Array:
+def score_many(
+    vectors: Sequence[Float16Array], query: Float32Array, parents: Sequence[Int32Array] | None = None
+) -> Float32Array:
     """The scores of several items' nodes, one item after another; to the last bit those of each item alone.
 
     Args:
         vectors: float16 ``[N_i, D]`` of each item, unit length.
         query: float32 ``[D]``, unit length.
+        parents: int32 ``[N_i]`` of each item, as in :class:`~canopy_backend.hierarchy.Hierarchy`. Where they are given,
+            nodes of long items that the walk does not come to may be left out.
 
     Returns:
-        float32 ``[N]``, N the sum of all ``N_i``.
+        float32 ``[N]``, N the sum of all ``N_i``; NaN for what was left out.
     """
     sizes = [len(one) for one in vectors]
     result = np.empty(sum(sizes), np.float32)
@@ -64,12 +68,38 @@ def score_many(vectors: Sequence[Float16Array], query: Float32Array) -> Float32A
     done = 0
     for first, last in runs(sizes, _BLOCK_ROWS):
         block = vectors[first] if last == first + 1 else np.concatenate(vectors[first:last])
-        for start in range(0, len(block), _BLOCK_ROWS):
-            part = _widened(block[start : start + _BLOCK_ROWS])
-            # Row by row, unlike a matrix product of BLAS, whose sums depend on how many rows there are.
-            np.einsum("nd,d->n", part, scaled, out=result[done : done + len(part)])
-            done += len(part)
+        out = result[done : done + len(block)]
+        if parents is not None and len(block) > _BLOCK_ROWS:
+            _score_visited(block, scaled, parents[first], out)
+        else:
+            _score_rows(block, scaled, out)
+        done += len(block)
     return result
+
+
+def _score_rows(vectors: Float16Array, scaled: Float32Array, out: Float32Array) -> None:
+    """The scores of all rows, a cache's worth at a time."""
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        part = _widened(vectors[start : start + _BLOCK_ROWS])
+        # Row by row, unlike a matrix product of BLAS, whose sums depend on how many rows there are.
+        np.einsum("nd,d->n", part, scaled, out=out[start : start + len(part)])
+
+
+def _score_visited(vectors: Float16Array, scaled: Float32Array, parent: Int32Array, out: Float32Array) -> None:
+    """The scores of one long item's first nodes, and from there on of those whose parent the walk enters."""
+    out.fill(np.nan)
+    end = _BLOCK_ROWS
+    _score_rows(vectors[:end], scaled, out[:end])
+    entered = np.zeros(len(out), np.bool_)
+    entered[:end] = _entered(parent[:end], np.array([0, end], np.int32), out[:end], None)[0]
+    while end < len(out):
+        # Breadth-first: up to here, everyone's parent has been decided on.
+        start, end = end, int(np.searchsorted(parent, end))
+        rows = start + np.flatnonzero(entered[parent[start:end]])
+        scores = np.empty(len(rows), np.float32)
+        _score_rows(vectors[rows], scaled, scores)
+        out[rows] = scores
+        entered[rows] = scores >= out[parent[rows]]
 
 
 def _widened(vectors: Float16Array) -> Float32Array:

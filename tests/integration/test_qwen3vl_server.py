@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import torch
 import tritonclient.grpc as triton
 from PIL import Image
 from qwen3vl_model import picture, write_adapter
+from typer.testing import CliRunner
 
 from canopy_backend.errors import InvalidItem, LimitExceeded
 from canopy_backend.fragments import fragment
@@ -23,7 +25,8 @@ from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextIte
 from canopy_backend.qwen3vl.nodes import plan_content
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
-from canopy_client import CanopyClient
+from canopy_client import CanopyClient, canary
+from canopy_client.cli.app import build as canopy_app
 from canopy_client.cli.commands import items_of
 from canopy_client.settings import Settings
 from canopy_export.parity import compare, run_endpoint
@@ -222,6 +225,8 @@ def test_nothing_without_pixels_reaches_the_vision_tower(served: StackSettings, 
     assert rest[1] > after[1]
     client.compress(QUERIES[0], [*text, image])
     assert answered(served, "vision_encoder")[0] == after[0] + 1
+    canary.call(canary.EVIDENCE, client.url, timeout_s=60)
+    assert answered(served, "vision_encoder")[0] == after[0] + 2, "a probe asks the tower too"
 
 
 PNG = picture(np.random.default_rng(8), 64, 64)
@@ -286,6 +291,8 @@ def test_the_client_brings_pixels_where_the_server_says_that_it_sees(
     served: StackSettings, client: CanopyClient, tmp_path: Path
 ) -> None:
     assert client.sees_pixels()
+    told = CliRunner().invoke(canopy_app(), ["limits", "--json", "--url", client.url])
+    assert json.loads(told.stdout)["pixels"] is True
     (tmp_path / "weir.png").write_bytes(PNG)
     (tmp_path / "weir.caption.txt").write_text("The weir at dawn.")
     for pixels, brought in ((None, True), (True, True), (False, False)):

@@ -77,9 +77,10 @@ def evidence_tensors(
         ``[K]``, ``TRACE`` strings ``[n]``, or ``[0]`` where it was not asked for.
     """
     hierarchies = [tree.hierarchy for tree in trees]
-    scores = score_many([tree.vectors for tree in trees], query)
-    offsets = np.cumsum([0, *(hierarchy.size for hierarchy in hierarchies)], dtype=np.int32)
-    parents = np.concatenate([hierarchy.parent for hierarchy in hierarchies])
+    parent = [hierarchy.parent for hierarchy in hierarchies]
+    scores = score_many([tree.vectors for tree in trees], query, parent)
+    offsets = np.cumsum([0, *map(len, parent)], dtype=np.int32)
+    parents = np.concatenate(parent)
     whole = np.array([isinstance(item, TableItem) for item in items]) if options.keep_tables_whole else None
     kept = refine_many(parents, offsets, scores, whole)
     fragments, tokens = [tree.fragments for tree in trees], [tree.tokens for tree in trees]

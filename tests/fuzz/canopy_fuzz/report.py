@@ -39,7 +39,8 @@ what libFuzzer counts as new behaviour: edges of the project's own code and of w
 libraries is run and not instrumented. *MiB warm*, *MiB end*: resident memory after the first tenth of the run and at
 its end, with libFuzzer's own tables and inputs; atheris 3.0 never frees the result of a comparison of arrays that it
 instruments (0.2 KB each), which is what the targets with arrays gain. *MiB plain*: gained without instrumentation.
-Pictures and clips run for {media} s each instead of a number of times.
+Pictures and clips run for a time, {media} s in a whole run, instead of a number of times. Each row is the last run of
+its target; where it has fewer runs than a million, that run was a shorter one.
 
 Targets and seeds are in `tests/fuzz`; `tests/unit/fuzz` runs each of them some hundred times in every test run, and
 what fuzzing found stands as tests of the right values beside the code that it was found in.
@@ -96,6 +97,9 @@ def text(kept: dict[str, Any], targets: dict[str, Target]) -> str:
         seed=", ".join(map(str, seeds)),
         libraries=", ".join(f"{name} {number}" for name, number in versions.items()),
     )
+    missing = [name for name in targets if name not in kept]
+    if missing:
+        lines.append(f"\nNot run yet: {', '.join(missing)}.")
     media = next(target.seconds for target in targets.values() if target.seconds)
     return head + "\n".join(lines) + "\n" + _FOOT.format(media=media)
 

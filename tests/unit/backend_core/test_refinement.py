@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from canopy_backend.evidence import decisions
 from canopy_backend.hierarchy import balanced
 from canopy_backend.refinement import refine, refine_many, score, score_many
 
@@ -202,3 +203,39 @@ def test_scores_do_not_depend_on_the_company(sizes, dimension, seed):
     for place in {0, len(rows) // 2, len(rows) - 1}:
         assert score(rows[place : place + 1], query)[0] == together[place]
     np.testing.assert_allclose(together, rows.astype(np.float64) @ query, rtol=0, atol=2e-5)
+
+
+@given(
+    st.lists(st.integers(1, 1500), min_size=1, max_size=3),
+    st.integers(2, 6),
+    st.integers(1, 30),
+    st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_what_the_walk_does_not_come_to_may_go_without_a_score(sizes, branching, kinds, seed):
+    """Few distinct vectors, so that many nodes tie: the same are kept, and all that were compared have their score."""
+    hierarchies = [balanced(size, branching) for size in sizes]
+    rng = np.random.default_rng(seed)
+    pool = rng.standard_normal((kinds, 16)).astype(np.float16)
+    vectors = [pool[rng.integers(0, kinds, h.size)] for h in hierarchies]
+    query = rng.standard_normal(16).astype(np.float32)
+    every, parents = score_many(vectors, query), [h.parent for h in hierarchies]
+    needed = score_many(vectors, query, parents)
+    offsets = np.cumsum([0, *map(len, parents)]).astype(np.int32)
+    kept = refine_many(np.concatenate(parents), offsets, every)
+    assert np.array_equal(refine_many(np.concatenate(parents), offsets, needed), kept)
+    for h, start, end in zip(hierarchies, offsets[:-1], offsets[1:], strict=True):
+        one, whole = needed[start:end], every[start:end]
+        assert np.array_equal(one[~np.isnan(one)], whole[~np.isnan(one)])
+        nodes = np.flatnonzero(kept[start:end])
+        assert decisions(h, one, nodes) == decisions(h, whole, nodes)
+
+
+def test_a_long_chain_and_a_wide_root_are_scored_as_the_walk_goes():
+    for parent in (np.arange(-1, 899, dtype=np.int32), np.r_[-1, np.zeros(899, np.int32)].astype(np.int32)):
+        vectors = np.linspace(0.1, 1, 900, dtype=np.float16)[:, None]
+        scores = score_many([vectors], np.ones(1, np.float32), [parent])
+        assert np.array_equal(scores, vectors[:, 0].astype(np.float32))
+    falling = score_many([vectors[::-1]], np.ones(1, np.float32), [np.arange(-1, 899, dtype=np.int32)])
+    assert np.isnan(falling[256:]).all()
+    assert not np.isnan(falling[:256]).any()

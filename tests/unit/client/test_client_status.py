@@ -50,6 +50,7 @@ from canopy_client.status import error_from_status, placeless, shifted
         ("UNAVAILABLE", "refinement: waited 1.59 s for its turn; the limit is 1 s (parameter max_wait_ms)", Overloaded),
         ("INTERNAL", "node_encoder: item 1 ('a'): the encoder returned values that are not finite", EncoderFailure),
         ("INTERNAL", "stub died", CanopyError),
+        ("INTERNAL", "\u00b1", ServerUnavailable),
         ("INTERNAL", "in ensemble 'compress', Stub process 'refinement_0_0' is not healthy.", ServerUnavailable),
         ("INTERNAL", "refinement: item 1 ('Stub process x is not healthy.'): broke", CanopyError),
         (

@@ -61,7 +61,7 @@ def test_the_page_is_what_the_figures_say() -> None:
         pytest.skip("nothing was run yet")
     kept = report.read()
     assert report.PAGE.read_text(encoding="utf-8") == report.text(kept, TARGETS)
-    assert kept.keys() == TARGETS.keys()
+    assert kept.keys() <= TARGETS.keys()
     for name, row in kept.items():
         assert row["finding"] == "", name
         assert row["executions"] >= row["runs"] or TARGETS[name].seconds, name

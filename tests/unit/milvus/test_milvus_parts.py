@@ -155,6 +155,7 @@ def test_every_grpc_status_has_an_error(status: grpc.StatusCode, form: str) -> N
         (103, "not fully loaded", ServerUnavailable),
         (1100, "length exceeds", RetrievalError),
         (1, "[search] Retry timeout: 3s", DeadlineExceeded),
+        (1, "[load_collection] Retry timeout: 3s, message=[wait_for_loading_collection] Retry", ServerUnavailable),
     ],
 )
 def test_milvus_codes(code: int, message: str, kind: type[CanopyError]) -> None:
