@@ -104,8 +104,8 @@ def write(found: Page) -> None:
         page.long, page.long_command = found.long, found.long_command
     else:
         page.machine, page.command, page.rows = found.machine, found.command, found.rows
-        page.short = found.short or page.short
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(page)))
+        page.short, page.note = found.short or page.short, ""
+    path.write_bytes(msgspec.json.encode(page) + b"\n")
     path.with_suffix(".md").write_text(report.text(page, _PICTURE), encoding="utf-8")
     shown = page.long or page.short
     if shown is not None:

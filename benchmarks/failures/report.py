@@ -21,6 +21,7 @@ class Page(msgspec.Struct):
     Attributes:
         machine: On what the faults were tried.
         command: How.
+        note: What else to know about how; empty for nothing.
         rows: The faults.
         short: The run that belongs to them.
         long: The long run, which has a command of its own.
@@ -33,6 +34,7 @@ class Page(msgspec.Struct):
     short: Soak | None = None
     long: Soak | None = None
     long_command: str = ""
+    note: str = ""
 
 
 def text(page: Page, picture: str) -> str:
@@ -44,7 +46,8 @@ def text(page: Page, picture: str) -> str:
     """
     parts = [_HEAD]
     if page.rows:
-        parts += [f"- command: `{page.command}`\n- machine: {page.machine}", _faults(page.rows), _errors(page.rows)]
+        how = [f"- command: `{page.command}`", f"- machine: {page.machine}", *([f"- {page.note}"] if page.note else [])]
+        parts += ["\n".join(how), _faults(page.rows), _errors(page.rows)]
     parts.append(_SOAK)
     for title, soak, command in (
         ("In a row with the faults", page.short, page.command),

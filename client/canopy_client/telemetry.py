@@ -90,6 +90,10 @@ def begin(name: str, parent: Span | None, *, kind: Kind = "INTERNAL", **attribut
     """
     if _api is None:
         return Span()
+    around = _api.get_current_span() if parent is None or parent._span is None else parent._span
+    known = around.get_span_context()
+    if known.is_valid and not known.trace_flags.sampled:
+        return Span(around)  # of a trace that nobody records: a span of its own would be made for nothing
     context = None if parent is None or parent._span is None else _api.set_span_in_context(parent._span)
     tracer = (_provider or _api).get_tracer(SCOPE)
     span = tracer.start_span(name, context=context, kind=_api.SpanKind[kind], attributes=_named(attributes))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, StaticSampler
 
 from canopy_backend.errors import CriticError, InvalidRequest, RetrievalError, ServerUnavailable
 from canopy_backend.limits import Limits
@@ -174,6 +174,24 @@ def test_what_is_not_sampled_sends_no_header(monkeypatch: pytest.MonkeyPatch) ->
         assert telemetry.headers() == {}
         assert telemetry.metadata() == {}
         assert telemetry.trace_id() == ""
+
+
+async def test_a_question_that_is_not_sampled_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = InMemorySpanExporter()
+    asked: list[str] = []
+
+    class Never(StaticSampler):
+        def should_sample(self, *args: Any, **kwargs: Any) -> Any:
+            asked.append(args[2])
+            return super().should_sample(*args, **kwargs)
+
+    provider = TracerProvider(sampler=Never(Decision.DROP))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(telemetry, "_provider", provider)
+    answer = await loop().answer("q")
+    assert answer.stop == "sufficient"
+    assert exporter.get_finished_spans() == ()
+    assert asked == ["question"], "decided once, for all of its spans"
 
 
 def test_without_the_package_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
