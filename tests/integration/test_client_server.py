@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from conftest import Stack
 from msgspec.structs import replace
 
 from canopy_backend.errors import DeadlineExceeded, InvalidItem, LimitExceeded, ServerUnavailable
@@ -144,7 +144,7 @@ def scraped(settings: StackSettings) -> dict[str, float]:
     return {series: float(value) for series, _, value in lines}
 
 
-def test_every_stage_has_its_times_among_the_metrics(client: CanopyClient, stack: Stack, items: list[Item]) -> None:
+def test_every_stage_has_its_times_among_the_metrics(client: CanopyClient, stack: Any, items: list[Item]) -> None:
     stages = ("hierarchy", "planner", "tokenizer", "query_encoder", "node_encoder", "refinement", "tree_writer")
     time.sleep(2.5)  # sums are handed to the server every second; those of earlier tests must not come in between
     before = scraped(stack.settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import write_model
+from question_toys import write_model
 from torch import nn
 
 from canopy_backend.errors import ExportError, TrainingError

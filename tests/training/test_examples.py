@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import NOUNS, question, table_question, text_question
+from question_toys import NOUNS, question, table_question, text_question
 
 from canopy_backend.encoding import node_vectors, plan_nodes
 from canopy_backend.fragments import fragment

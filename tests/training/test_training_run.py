@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import question, text_question
 from hypothesis import given
 from hypothesis import strategies as st
+from question_toys import question, text_question
 
 from canopy_backend.errors import TrainingError
 from canopy_export.source import Source

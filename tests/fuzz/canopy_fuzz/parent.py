@@ -18,7 +18,7 @@ from canopy_fuzz.kinds import Target
 _MARKS: Final = 20
 #: Executions without instrumentation, and those of targets that run by time.
 PLAIN: Final = 50_000
-_PLAIN_DEAR: Final = 1000
+_PLAIN_DEAR: Final = 6000
 #: Resident memory that these may gain after they are warm.
 GROWTH_BYTES: Final = 8 << 20
 _STATUS: Final = re.compile(r"#(\d+)\s+(?:DONE|NEW|REDUCE|pulse|INITED)\s.*?ft: (\d+) corp: (\d+)")

@@ -24,8 +24,8 @@ _HEAD: Final = """# Fuzzing
 What reads bytes from outside, run by coverage-guided fuzzing (atheris, which is libFuzzer for Python). Each target is a
 decoder in a process of its own. Only the project's own errors may come out of it, those that its documentation names;
 what is taken has to hold its laws (written back the same, spans that cover, nothing outside of a list of hosts). A
-single input may take {longest:g} s of the processor, and memory may gain {growth} MiB over {plain:,} further executions
-without instrumentation, after the first tenth of them.
+single input may take {longest:g} s of the processor, and memory may gain {growth} MiB over the second half of {plain:,}
+further executions without instrumentation.
 
 Written by `make fuzz` (`python -m canopy_fuzz --write`; `make fuzz RUNS=10000` for a short one, which writes nothing).
 Seed {seed}; {libraries}.
