@@ -402,7 +402,8 @@ def page(rows: Sequence[Row], probe_s: float) -> str:
     )
     missing = [arm.label for arm in ARMS if arm.label not in {row.label for row in rows}]
     left_out = f"\n\nNot measured in the time that the run was given: {'; '.join(missing)}." if missing else ""
-    end = f"{left_out}\n\nThe chart asks for readiness every 20 s and for liveness every 60 s, which is a probe every 15 s.\n"
+    chart = "The chart asks for readiness every 20 s and for liveness every 60 s, which is a probe every 15 s."
+    end = f"{left_out}\n\n{chart}\n"
     return words + "\n".join(verdicts) + end
 
 
