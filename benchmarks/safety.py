@@ -400,7 +400,10 @@ def page(rows: Sequence[Row], probe_s: float) -> str:
         "time, beside three calls that pass through every model. By processor time, all together on "
         f"{len(os.sched_getaffinity(0))} busy cores:\n\n"
     )
-    end = "\n\nThe chart asks for readiness every 20 s and for liveness every 60 s, which is a probe every 15 s.\n"
+    missing = [arm.label for arm in ARMS if arm.label not in {row.label for row in rows}]
+    left_out = f"\n\nNot measured in the time that the run was given: {'; '.join(missing)}." if missing else ""
+    chart = "The chart asks for readiness every 20 s and for liveness every 60 s, which is a probe every 15 s."
+    end = f"{left_out}\n\n{chart}\n"
     return words + "\n".join(verdicts) + end
 
 

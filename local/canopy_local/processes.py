@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from canopy_backend.errors import CanopyError, PortBusy, StackError
+from canopy_backend.errors import CanopyError, PortBusy, StackError, StandsStill
 from canopy_client.canary import Canary
 from canopy_local import canary, procfs
 from canopy_local.environments import Environment
@@ -26,10 +26,6 @@ _CANARY_TIMEOUT_S: Final = 30.0
 #: A server that does not listen yet and whose processes together have used less than this in so many seconds hangs.
 _STILL_S: Final = 30.0
 _STILL_PROCESSOR_S: Final = 0.2
-
-
-class StandsStill(StackError):
-    """A starting server does nothing: Triton 24.10 can wait without end for a model's process that it started."""
 
 
 class _Progress:

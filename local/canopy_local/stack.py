@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from canopy_backend.errors import StackError
+from canopy_backend.errors import StackError, StandsStill
 from canopy_client.canary import Canary
 from canopy_local import canary, critic_model, environments, processes
 from canopy_local.environments import CRITIC, SERVER
@@ -107,7 +107,7 @@ def up(
             for entry in started:
                 try:
                     processes.wait(settings, entry, report)
-                except processes.StandsStill as error:
+                except StandsStill as error:
                     report(f"{error}; starting it a second time")
                     processes.stop(settings, state, entry.name, report)
                     again = processes.start(settings, state, entry.name, server=server, critic=critic, tied=tied)

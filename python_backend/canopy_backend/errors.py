@@ -16,6 +16,7 @@
     ├── TrainingError             FAILED_PRECONDITION a training run or an evaluation cannot start or go on
     │   └── InvalidData           FAILED_PRECONDITION a line of a data file is malformed; names file, line, field
     └── StackError                FAILED_PRECONDITION the local stack cannot be set up, started or stopped
+        ├── StandsStill           FAILED_PRECONDITION a server that was started does nothing
         └── PortBusy              FAILED_PRECONDITION another program listens on a port that a server needs
 
 ``CODES`` below is the only place where an error class meets a status code. The Triton adapters and the gRPC client
@@ -141,6 +142,10 @@ class InvalidData(TrainingError):
 
 class StackError(CanopyError):
     """The local stack cannot be set up, started or stopped; the message says what to do."""
+
+
+class StandsStill(StackError):
+    """A starting server does nothing: Triton 24.10 can wait without end for a model's process that it started."""
 
 
 class PortBusy(StackError):
