@@ -70,6 +70,11 @@ def _method(results: Results) -> str:
         f"- Command: `make {'bench-quick' if setup.quick else 'bench'}`"
         + (" (short runs: fewer sizes and repetitions than `make bench`)." if setup.quick else "."),
     ]
+    if results.grown_again:
+        lines.append(
+            "- Growth and refinement were measured after that, with nothing else on the machine: "
+            "`python -m benchmarks.run --again .canopy/bench/results.json --growth --write`."
+        )
     return "\n".join(lines)
 
 

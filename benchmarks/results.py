@@ -148,6 +148,7 @@ class Results(msgspec.Struct):
         kept_whole: Reader's tokens of a question's ten items.
         gold: Gold fragments that recall counts.
         not_run: What was not run, and why.
+        grown_again: Whether growth and refinement were measured in a run of their own.
     """
 
     setup: Setup
@@ -168,3 +169,4 @@ class Results(msgspec.Struct):
     kept_whole: float = 0.0
     gold: int = 0
     not_run: dict[str, str] = {}
+    grown_again: bool = False

@@ -50,6 +50,9 @@ def main() -> None:
     home = StackSettings.from_environment().home / "bench"
     if options.again is not None:
         results = msgspec.json.decode(options.again.read_bytes(), type=Results)
+        if options.growth:
+            grow_again(results, options.data, FULL)
+            _keep(results, home)
     else:
         start = time.monotonic()
         results = measure(options.data, home, QUICK if options.quick else FULL, options.threads)
@@ -131,6 +134,27 @@ def _separate(
     return results
 
 
+def grow_again(results: Results, data: Path | None, extent: Extent) -> None:
+    """Put growth and refinement, measured anew, into an earlier run's results.
+
+    They take one server and a few minutes, and their aims are about the largest of many steps: what else a machine does
+    in one of those decides.
+    """
+    query = workload.build(data, questions=extent.questions, items=extent.items).questions[0].question
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        evidence("separate", _report) as server,
+        generator(server.url, Path(folder)) as requests,
+    ):
+        repository = Repository(server.repository)
+        if repository.manifest.revision != results.setup.revision:
+            raise SystemExit(f"the results are of encoder {results.setup.revision}, not {repository.manifest.revision}")
+        results.refining = _refining(extent)
+        results.by_items = curves.by_items(requests, repository, query, extent, _report)
+        results.by_fragments = curves.by_fragments(requests, repository, query, extent, _report)
+    results.grown_again = True
+
+
 def _refining(extent: Extent) -> list[inprocess.Refining]:
     """A thousand fragments once a round, other sizes and other branchings once."""
     found = [inprocess.refining(1000) for _ in range(extent.rounds)]
@@ -181,7 +205,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of question sets; by default data/ where there is one")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads of every peer's encoder")
     parser.add_argument("--again", type=Path, help="make the page from an earlier run's results.json, measure nothing")
+    parser.add_argument("--growth", action="store_true", help="with --again: measure growth and refinement anew")
     options = parser.parse_args()
+    if options.growth and options.again is None:
+        parser.error("--growth needs --again: the results that it goes into")
     options.data = options.data or workload.default_data()
     return options
 

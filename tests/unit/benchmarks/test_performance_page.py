@@ -89,6 +89,13 @@ def test_rounds_are_paired_and_the_median_counts() -> None:
     assert not hit(throughput)
 
 
+def test_the_page_says_what_was_measured_in_a_run_of_its_own() -> None:
+    assert "--growth" not in page(results(), [])
+    again = results()
+    again.grown_again = True
+    assert "Growth and refinement were measured after that" in page(again, [])
+
+
 def test_aims_have_a_direction() -> None:
     ratios = all_ratios(results())
     assert not hit(find(ratios, "p50 of ten cold items, separate"))  # 2.5, at most 2
