@@ -273,9 +273,11 @@ async def test_the_real_model_reads_hostile_items(
 
 
 @pytest.mark.critic
-def test_the_command_tells_a_model_that_is_down(evidence_url: str, lite: str) -> None:
+@pytest.mark.parametrize(("critic", "found"), [("llm", 2), ("auto", 3)])
+def test_the_command_tells_a_model_that_is_down(evidence_url: str, lite: str, critic: str, found: int) -> None:
+    """Names are followed without a model, so a second round is searched all the same."""
     done = subprocess.run(
-        [str(CANOPY), "ask", QUESTION, "--json", "--k", "2", "--no-compress"],
+        [str(CANOPY), "ask", QUESTION, "--json", "--k", "2", "--no-compress", "--critic", critic],
         capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
         env=os.environ | {"CANOPY_URL": evidence_url, "CANOPY_CRITIC_URL": "127.0.0.1:1", "MILVUS_URI": lite},
     )  # fmt: skip
@@ -283,5 +285,5 @@ def test_the_command_tells_a_model_that_is_down(evidence_url: str, lite: str) ->
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.strip().splitlines()) == 1
     answer = json.loads(done.stdout)
-    assert (answer["stop"], answer["text"], len(answer["evidence"])) == ("reader_failed", "", 2)
+    assert (answer["stop"], answer["text"], len(answer["evidence"])) == ("reader_failed", "", found)
     assert answer["options"]["compress"] is False
