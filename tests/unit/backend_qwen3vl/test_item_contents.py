@@ -17,21 +17,12 @@ from canopy_backend.items import Cue, Frame, ImageItem, Item, TextItem, VideoIte
 from canopy_backend.qwen3vl.nodes import ContentPlan, plan_content
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
-from canopy_export.qwen3vl.folder import chat_tokenizer
 from canopy_export.qwen3vl.tiny_tokenizer import build_tokenizer
 
 SETTINGS = VisionSettings(
     image_token=406, video_token=407, vision_start=403, vision_end=404, grid_side=4, hidden=32,
     image_pixels=(4096, 25_600), video_pixels=(4096, 65_536),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    build_tokenizer().save(str(folder / "tokenizer.json"))
-    chat_tokenizer(folder / "tokenizer.json", "Be brief.").save(str(folder / "chat.json"))
-    return folder / "chat.json"
 
 
 def png(level: int, height: int = 64, width: int = 64) -> bytes:

@@ -18,21 +18,11 @@ from canopy_backend.qwen3vl import sight as sight_module
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.qwen3vl.sight import SeenItem, Sight, patches_of
 from canopy_backend.tokenization import EncoderTokenizer
-from canopy_export.qwen3vl.folder import chat_tokenizer
-from canopy_export.qwen3vl.tiny_tokenizer import build_tokenizer
 
 SETTINGS = VisionSettings(
     image_token=406, video_token=407, vision_start=403, vision_end=404, grid_side=4, hidden=2,
     image_pixels=(4096, 25_600), video_pixels=(4096, 65_536),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    build_tokenizer().save(str(folder / "tokenizer.json"))
-    chat_tokenizer(folder / "tokenizer.json", "Be brief.").save(str(folder / "chat.json"))
-    return folder / "chat.json"
 
 
 class Graphs:
