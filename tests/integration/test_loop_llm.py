@@ -247,6 +247,26 @@ async def test_the_client_alone_keeps_the_deadline(
     await no_work_left(server)
 
 
+@pytest.mark.parametrize("behaviour", [hang, drip])
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_second_cancellation_while_the_first_closes_the_connection_leaves_no_work(
+    steps: int, behaviour: Behaviour, server: OpenAIServer, llm: OpenAILanguageModel
+) -> None:
+    server.behaviour = behaviour
+    call = asyncio.ensure_future(llm.generate([Message("user", "q")], max_tokens=5, deadline=Deadline()))
+    async with asyncio.timeout(5):
+        while not server.working:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # its first bytes are read
+    call.cancel()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait((call,))
+    assert call.cancelled()
+    await no_work_left(server)
+
+
 async def test_32_questions_at_a_time_within_8_places(server: OpenAIServer) -> None:
     async def slowly(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)

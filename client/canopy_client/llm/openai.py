@@ -139,16 +139,11 @@ class OpenAILanguageModel:
 
     async def _attempt(self, payload: bytes, deadline: Deadline) -> Completion:
         async with self._places.one(deadline, f"language model {self.name}"):
-            timeout = deadline.timeout_s("language model")
             try:
-                # The client's own timeouts are those of a single read: an answer in drops would outlast them.
                 with telemetry.span("chat", kind="CLIENT", canopy_request_id=identity.current()):
-                    async with asyncio.timeout(timeout):
-                        status, content = await self._post(payload)
+                    status, content = await self._answered(payload, deadline.timeout_s("language model"))
             except httpx.ConnectError as error:
                 raise ServerUnavailable(f"language model {self.name}: {error}") from None
-            except TimeoutError:
-                raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout:.1f} s") from None
             except httpx.InvalidURL:
                 # What the library says of it may be a piece of a password that nobody encoded.
                 raise CriticError(f"language model {self.name}: that is no address") from None
@@ -162,6 +157,21 @@ class OpenAILanguageModel:
                 text = text.replace(secret, MASK)
             raise kind(f"language model {self.name}: HTTP {status}: {text:.300}")
         return completion_of(content, self.name)
+
+    async def _answered(self, payload: bytes, timeout_s: float | None) -> tuple[int, bytes]:
+        """Post within a time: the library's own timeouts are those of a single read, which drops never reach.
+
+        A task of its own is cancelled once, however often this one is: a second cancellation while the first closes
+        the connection, as two deadlines of one moment give, would leave it open and the server at work.
+        """
+        request = asyncio.ensure_future(self._post(payload))
+        try:
+            await asyncio.wait((request,), timeout=timeout_s)
+            if request.done():
+                return request.result()
+        finally:
+            request.cancel()
+        raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout_s:.1f} s")
 
     async def _post(self, payload: bytes) -> tuple[int, bytes]:
         """Status and body of the reply; a body is read no further than an answer can be long."""
