@@ -1,9 +1,11 @@
-"""Lock files: every line one exact version, each package once, direct pins among them, nothing from elsewhere."""
+"""Lock files: each line one exact version with its files' sums, direct pins among them, nothing from elsewhere."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -54,3 +56,55 @@ def test_no_requirement_comes_from_an_address_or_an_index_of_its_own() -> None:
     for path in [*LOCKS, *DIRECT, *(PROJECT / "benchmarks").rglob("requirements.txt")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host|^-e |git\+", text, re.M), path
+
+
+@pytest.fixture(scope="module")
+def audit() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", PROJECT / "requirements" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_locked_version_has_the_sums_of_its_files(audit: ModuleType) -> None:
+    assert sorted(audit.LOCKS.values()) == LOCKS
+    for name, lock in audit.LOCKS.items():
+        sums = audit.pinned(audit.SUMS / f"{name}.txt")
+        locked = {f"{package}=={version}" for package, version in pins(lock).items()}
+        assert {f"{normal(release.partition('==')[0])}=={release.partition('==')[2]}" for release in sums} == locked
+        assert all(found and all(re.fullmatch("[0-9a-f]{64}", one) for one in found) for found in sums.values())
+
+
+@pytest.mark.parametrize(
+    ("wheel", "fits"),
+    [
+        ("a-1-py3-none-any.whl", True),
+        ("a-1-py2.py3-none-any.whl", True),
+        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", True),
+        ("a-1-cp312-cp312-manylinux2014_aarch64.manylinux_2_17_aarch64.whl", True),
+        ("a-1-cp39-abi3-manylinux_2_28_x86_64.whl", True),
+        ("a-1-cp310-cp310-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp313-abi3-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", False),
+        ("a-1-cp311-cp311-win_amd64.whl", False),
+        ("a-1-cp311-cp311-macosx_11_0_arm64.whl", False),
+        ("a-1-pp311-pypy311_pp73-manylinux_2_28_x86_64.whl", False),
+        ("no wheel.whl", False),
+    ],
+)
+def test_the_sums_are_those_of_wheels_that_are_installed_here(wheel: str, fits: bool, audit: ModuleType) -> None:
+    assert audit.fits(wheel) is fits
+
+
+def test_a_release_that_changed_after_it_was_locked_is_named(audit: ModuleType, tmp_path: Path) -> None:
+    ours = {"a==1": {"0" * 64, "1" * 64}, "b==2": {"2" * 64}}
+    path = tmp_path / "one.txt"
+    path.write_text(audit.text_of(ours), encoding="utf-8")
+    assert audit.pinned(path) == ours
+    assert audit.differences(ours, ours) == []
+    assert audit.differences(ours, {"a==1": {"0" * 64}, "b==2": {"2" * 64}}) == []
+    changed, gone = audit.differences(ours, {"a==1": {"0" * 64, "3" * 64}})
+    assert changed.startswith("a==1: 1 file(s) offered")
+    assert gone.startswith("b==2: pinned")
