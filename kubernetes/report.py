@@ -97,6 +97,10 @@ def _rest() -> str:
                 f"{', '.join(validation.compose_services(name))} |"
                 for name in ("cpu", "gpu", "jobs")
             ),
+            *(
+                f"| {over.name} over it, profile cpu | the same | {', '.join(validation.compose_services('cpu', over))} |"
+                for over in (validation.COMPOSE_TRACING, validation.COMPOSE_PIXELS)
+            ),
             f"| {alerts} alerts | promtool, {len(tested)} groups of unit tests | {outcome} |",
             f"| chart | Helm's lint, without the absent dependency | {len(validation.lint_messages())} findings |",
         ]

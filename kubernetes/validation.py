@@ -26,15 +26,17 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "kubernetes" / "canopy"
 DOCKERFILES: Final = sorted((ROOT / "docker").glob("*.Dockerfile"))
 COMPOSE: Final = ROOT / "docker" / "compose.yaml"
-#: Laid over it, for traces.
+#: Laid over it, one of the two: for traces, and for an encoder that sees pixels.
 COMPOSE_TRACING: Final = ROOT / "docker" / "compose.tracing.yaml"
+COMPOSE_PIXELS: Final = ROOT / "docker" / "compose.pixels.yaml"
 #: The oldest Kubernetes that Chart.yaml admits, and the newest whose schemas the validator has.
 VERSIONS: Final = ("1.29", kubernetes_validate.latest_version().rpartition(".")[0])
-#: Variables that the compose file asks for.
+#: Variables that the compose files ask for.
 COMPOSE_VARIABLES: Final = {
     "MINIO_ROOT_USER": "user",
     "MINIO_ROOT_PASSWORD": "password",
     "GRAFANA_PASSWORD": "password",
+    "CANOPY_REPOSITORY": "./model_repository",
 }
 _CUSTOM: Final = {
     "ScaledObject": keda.ScaledObject,
@@ -157,17 +159,17 @@ def hadolint() -> list[str]:
     return [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines()]
 
 
-def compose_services(profile: str, *, tracing: bool = False) -> list[str]:
+def compose_services(profile: str, over: Path | None = None) -> list[str]:
     """Services that a profile starts, after Compose has checked the file against its schema.
 
     Args:
         profile: The profile.
-        tracing: With the file for traces laid over it.
+        over: A file that is laid over it.
 
     Raises:
         ValueError: It does not pass.
     """
-    files = ["-f", str(COMPOSE), *(["-f", str(COMPOSE_TRACING)] if tracing else [])]
+    files = ["-f", str(COMPOSE), *(["-f", str(over)] if over else [])]
     done = _run("docker-compose", *files, "--profile", profile, "config", "--services", **COMPOSE_VARIABLES)
     if done.returncode:
         raise ValueError(done.stderr.strip())

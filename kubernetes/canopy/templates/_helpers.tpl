@@ -72,6 +72,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if and $values.evidence.plan.enabled (ne $values.evidence.profile "tensorrt") -}}
 {{- fail (printf "evidence.plan.enabled=true builds plans that evidence.profile=%s does not load: set evidence.profile=tensorrt" $values.evidence.profile) -}}
 {{- end -}}
+{{- if and $values.evidence.pixels.enabled (has "--load-model=vision_encoder" $values.evidence.extraArguments) -}}
+{{- fail "evidence.pixels.enabled=true loads the vision tower: leave --load-model=vision_encoder out of evidence.extraArguments" -}}
+{{- end -}}
 {{- if and (eq $values.evidence.autoscaling.kind "keda") (not $values.evidence.autoscaling.prometheusUrl) (gt (float64 $values.evidence.autoscaling.queueRatio) 0.0) -}}
 {{- fail "evidence.autoscaling.kind=keda with queueRatio needs evidence.autoscaling.prometheusUrl" -}}
 {{- end -}}
@@ -254,6 +257,16 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- with .server.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- end -}}
+
+{{/* Puts the sizes of a server that sees pixels where the templates look for sizes. Takes a copy of the server. */}}
+{{- define "canopy.sizePixels" -}}
+{{- if .pixels.enabled -}}
+{{- $_ := set . "sharedMemory" .pixels.sharedMemory -}}
+{{- $_ := set .plan "sizeLimit" .pixels.planSizeLimit -}}
+{{- $_ := set .resources "requests" (merge (dict "memory" .pixels.memory) (default dict .resources.requests)) -}}
+{{- $_ := set .resources "limits" (merge (dict "memory" .pixels.memory) (default dict .resources.limits)) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Resources of a server, with its GPU. Takes the server. */}}

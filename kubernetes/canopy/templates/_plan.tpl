@@ -1,14 +1,15 @@
 {{/*
 TensorRT plans, built on the GPU that will run them. Never run by the project.
 The first container copies the repository to where plans can be written beside the graphs, the others build them.
-Takes a dict of root and repository.
+Takes a dict of root, server and repository.
 */}}
 {{- define "canopy.planContainers" -}}
 {{- $root := .root -}}
-{{- $plan := $root.Values.evidence.plan -}}
+{{- $server := .server -}}
+{{- $plan := $server.plan -}}
 - name: copy-repository
-  image: {{ include "canopy.image" (dict "root" $root "image" $root.Values.evidence.image) }}
-  imagePullPolicy: {{ $root.Values.evidence.image.pullPolicy }}
+  image: {{ include "canopy.image" (dict "root" $root "image" $server.image) }}
+  imagePullPolicy: {{ $server.image.pullPolicy }}
   command: [cp, -r, {{ printf "%s/." .repository | quote }}, /plans/]
   resources:
     requests: { cpu: 100m, memory: 128Mi }
@@ -16,10 +17,12 @@ Takes a dict of root and repository.
   securityContext: {{- include "canopy.containerSecurity" $root | nindent 4 }}
   volumeMounts:
     - { name: plans, mountPath: /plans }
-    {{- if $root.Values.evidence.modelRepository.existingClaim }}
+    {{- if $server.modelRepository.existingClaim }}
     - { name: models, mountPath: /models, readOnly: true }
     {{- end }}
-{{- range $model := list "query_encoder" "node_encoder" }}
+{{- $models := list "query_encoder" "node_encoder" -}}
+{{- if $server.pixels.enabled -}}{{- $models = append $models "vision_encoder" -}}{{- end -}}
+{{- range $model := $models }}
 - name: plan-{{ $model | replace "_" "-" }}
   image: {{ include "canopy.image" (dict "root" $root "image" $plan.image) }}
   imagePullPolicy: {{ $plan.image.pullPolicy }}
@@ -32,7 +35,7 @@ Takes a dict of root and repository.
     - --cache=/tmp/tensorrt-cache
   env:
     - { name: HOME, value: /tmp }
-  resources: {{- include "canopy.resources" $root.Values.evidence | nindent 4 }}
+  resources: {{- include "canopy.resources" $server | nindent 4 }}
   securityContext: {{- include "canopy.containerSecurity" $root | nindent 4 }}
   volumeMounts:
     - { name: plans, mountPath: /plans }

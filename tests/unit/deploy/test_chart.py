@@ -214,6 +214,47 @@ def test_plans_are_built_from_the_graphs_before_the_server_starts() -> None:
         assert plan["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
+def test_the_vision_tower_is_loaded_where_the_encoder_sees(manifests: list[Manifest]) -> None:
+    for pod, container in servers(manifests):
+        if "--load-model=compress" in container["args"]:
+            sees = "--load-model=vision_encoder" in container["args"]
+            assert sees is (pod["volumes"][0]["emptyDir"]["sizeLimit"] == "4Gi")
+            assert sees is (container["resources"]["limits"]["memory"] == "24Gi")
+
+
+def test_pixels_bring_the_tower_its_plan_and_its_sizes() -> None:
+    ((pod, container),) = servers(validation.render(EXAMPLES["pixels"]))
+    assert container["args"].count("--load-model=vision_encoder") == 1
+    _, *plans = pod["initContainers"]
+    assert [plan["name"] for plan in plans] == ["plan-query-encoder", "plan-node-encoder", "plan-vision-encoder"]
+    assert plans[-1]["command"][3:5] == ["/plans/vision_encoder/1/model.onnx", "/plans/vision_encoder/1"]
+    sizes = {volume["name"]: volume.get("emptyDir", {}).get("sizeLimit") for volume in pod["volumes"]}
+    assert (sizes["shm"], sizes["plans"]) == ("4Gi", "36Gi")
+    for one in (container, *plans):
+        assert one["resources"]["requests"] == {"cpu": "8", "memory": "24Gi"}
+        assert one["resources"]["limits"] == {"memory": "24Gi", "nvidia.com/gpu": 1}
+
+
+def test_the_sizes_of_pixels_are_values() -> None:
+    pixels = {"enabled": True, "sharedMemory": "6Gi", "memory": "40Gi"}
+    ((pod, container),) = servers(validation.render({"evidence": {"pixels": pixels}}))
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"] == "6Gi"
+    assert container["resources"]["limits"] == {"memory": "40Gi"}
+
+
+def test_the_local_stack_loads_the_same_models() -> None:
+    """What it reads off the repository's manifest, the chart is told by a value."""
+    source = (ROOT / "local" / "canopy_local" / "triton_server.py").read_text(encoding="utf-8")
+    local = re.search(r"^MODELS: Final = \{EVIDENCE: \((.*?)\)", source, re.M)
+    assert local is not None
+    names = re.findall(r'"(\w+)"', local[1])
+    assert names
+    for sees in (False, True):
+        ((_, container),) = servers(validation.render({"evidence": {"pixels": {"enabled": sees}}}))
+        loaded = [flag.partition("=")[2] for flag in container["args"] if flag.startswith("--load-model=")]
+        assert loaded == (names + ["vision_encoder"] if sees else names)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -227,6 +268,12 @@ def test_plans_are_built_from_the_graphs_before_the_server_starts() -> None:
         ({"evidence": {"profile": "tensorrt"}}, "needs a GPU: set evidence.gpu.enabled=true"),
         ({"evidence": {"profile": "tensorrt", "gpu": {"enabled": True}}}, "needs plans: set evidence.plan.enabled"),
         ({"evidence": {"plan": {"enabled": True}}}, "evidence.profile=onnx does not load"),
+        ({"evidence": {"pixels": True}}, "'/evidence/pixels': got boolean, want object"),
+        ({"evidence": {"pixels": {"memory": "24 GB"}}}, "'/evidence/pixels/memory': '24 GB' does not match"),
+        (
+            {"evidence": {"pixels": {"enabled": True}, "extraArguments": ["--load-model=vision_encoder"]}},
+            "leave --load-model=vision_encoder out of evidence.extraArguments",
+        ),
         ({"evidence": {"autoscaling": {"kind": "keda"}}}, "needs evidence.autoscaling.prometheusUrl"),
         ({"evidence": {"autoscaling": {"kind": "hpa", "cpuPercent": 0, "queueRatio": 0}}}, "needs a metric"),
         ({"evidence": {"autoscaling": {"minReplicas": 9}}}, "minReplicas is above maxReplicas"),

@@ -147,6 +147,15 @@ def test_composed_servers_trace_with_their_images_own_command() -> None:
     assert all(port.startswith("127.0.0.1:") for port in services["jaeger"]["ports"])
 
 
+def test_the_composed_server_that_sees_has_its_images_own_command_and_the_vision_tower() -> None:
+    service = files.load(ROOT / "docker" / "compose.pixels.yaml")["services"]["evidence"]
+    text = (ROOT / "docker" / "evidence.Dockerfile").read_text(encoding="utf-8")
+    own = json.loads(re.findall(r"^CMD (\[.*\])$", text, re.M)[-1])
+    assert service["command"] == [*own, "--load-model=vision_encoder"]
+    plain = files.load(ROOT / "docker" / "compose.yaml")["services"]["evidence"]
+    assert (plain["shm_size"], service["shm_size"]) == ("1gb", "4gb")
+
+
 def test_the_charts_version_is_the_packages() -> None:
     chart = files.load(CHART / "Chart.yaml")
     declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)

@@ -89,7 +89,8 @@ def test_compose_starts_what_a_profile_promises(profile: str, services: set[str]
 
     assert set(validation.compose_services(profile)) == services
     traced = services | ({"jaeger"} if profile != "jobs" else set())
-    assert set(validation.compose_services(profile, tracing=True)) == traced
+    assert set(validation.compose_services(profile, validation.COMPOSE_TRACING)) == traced
+    assert set(validation.compose_services(profile, validation.COMPOSE_PIXELS)) == services
 
 
 def test_compose_asks_for_passwords_by_name() -> None:
