@@ -98,7 +98,8 @@ def _rest() -> str:
                 for name in ("cpu", "gpu", "jobs")
             ),
             *(
-                f"| {over.name} over it, profile cpu | the same | {', '.join(validation.compose_services('cpu', over))} |"
+                f"| {over.name} over it, profile cpu | the same | "
+                f"{', '.join(validation.compose_services('cpu', over))} |"
                 for over in (validation.COMPOSE_TRACING, validation.COMPOSE_PIXELS)
             ),
             f"| {alerts} alerts | promtool, {len(tested)} groups of unit tests | {outcome} |",

@@ -252,7 +252,7 @@ def test_the_local_stack_loads_the_same_models() -> None:
     for sees in (False, True):
         ((_, container),) = servers(validation.render({"evidence": {"pixels": {"enabled": sees}}}))
         loaded = [flag.partition("=")[2] for flag in container["args"] if flag.startswith("--load-model=")]
-        assert loaded == (names + ["vision_encoder"] if sees else names)
+        assert loaded == ([*names, "vision_encoder"] if sees else names)
 
 
 @pytest.mark.parametrize(

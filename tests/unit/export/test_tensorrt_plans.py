@@ -114,6 +114,27 @@ def manifest(window: int) -> EncoderManifest:
     )
 
 
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_repository_gets_the_plan_of_every_graph_it_has(
+    sees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_configs(tmp_path, window=2048, sight=Sight(2048) if sees else None)
+    models = ["node_encoder", "query_encoder", *(["vision_encoder"] if sees else [])]
+    for model in models:
+        graph = tmp_path / model / "1" / "model.onnx"
+        graph.parent.mkdir(parents=True)
+        graph.write_bytes(b"graph")
+    built: list[tuple[Path, Path]] = []
+
+    def build_plan(graph: Path, folder: Path, cache: Path) -> str:
+        built.append((graph, folder))
+        return ""
+
+    monkeypatch.setattr("canopy_export.tensorrt.build.build_plan", build_plan)
+    assert build_repository(tmp_path) == models
+    assert built == [(tmp_path / model / "1" / "model.onnx", tmp_path / model / "1") for model in models]
+
+
 def test_a_repository_says_how_large_its_plans_are(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no model for TensorRT here"):
         build_repository(tmp_path)
