@@ -48,6 +48,11 @@ MAX_QUEUE_SIZE: Final = 256
 MAX_QUEUE_US: Final = 120_000_000
 #: Longest wait of a request with trees for its last step, in milliseconds: some hundred requests on two cores.
 MAX_WAIT_MS: Final = 1000
+#: Longest wait of a request with pictures for the step that looks at them: of `compress`, for which somebody waits, and
+#: of `index`, which gets as long as it may wait for an encoder. To look at one takes seconds, not milliseconds, so a
+#: shorter wait would refuse a request that stood behind a single other one.
+MAX_LOOK_MS: Final = 10_000
+MAX_INDEX_LOOK_MS: Final = MAX_QUEUE_US // 1000
 _QUEUE: Final = DynamicBatching(QueuePolicy(MAX_QUEUE_SIZE, TimeoutAction.REJECT, MAX_QUEUE_US))
 #: Tokens of one ONNX Runtime call in the embedded profile: what a core's cache holds. Larger calls are slower.
 CHUNK_TOKENS: Final = 1024
@@ -80,6 +85,8 @@ _PIXEL_NODE_INPUTS: Final = {
 _PIXEL_QUERY_INPUTS: Final = {**_QUERY_INPUTS, "places": "PLACES", "features": "FEATURES"}
 #: Axes of a position, and the feature of a token.
 _PLACES: Final = 4
+#: Models that only encoders that see pixels need.
+_PIXEL_MODELS: Final = ("vision_encoder", "arrival")
 #: Processes of a first step with pixels: while one decodes pictures and waits for the vision tower, the other plans.
 PIXEL_STEPS: Final = 2
 
@@ -142,17 +149,15 @@ def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | N
         sight: The vision tower where the encoders see pixels.
 
     Raises:
-        ExportError: The node encoder's configuration cannot be parsed.
+        ExportError: The configuration of the node encoder or of the first step cannot be parsed.
     """
-    path = repository / "node_encoder" / "config.pbtxt"
     wanted = repository_configs(dimension, window=window, sight=sight)
-    needed = [name for name, config in wanted.items() if sight or config.name != "vision_encoder"]
+    needed = [name for name, config in wanted.items() if sight or config.name not in _PIXEL_MODELS]
     if not all((repository / name).is_file() for name in needed):
         return False
-    try:
-        config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
-    except text_format.ParseError as error:
-        raise ExportError(f"{path}: {error}") from None
+    config, first = (_parsed(repository / name / "config.pbtxt") for name in ("node_encoder", "hierarchy"))
+    if {tensor.name for tensor in first.input} != {one.name for one in wanted["hierarchy/config.pbtxt"].input}:
+        return False
     shapes = {tensor.name: tuple(tensor.dims) for tensor in (*config.input, *config.output)}
     encoder = wanted["node_encoder/config.pbtxt"]
     profiles = [len(group.profile) for group in config.instance_group]
@@ -161,6 +166,13 @@ def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | N
         and profiles == [text_profiles(window)]
         and config.max_batch_size <= plan_rows(window)
     )
+
+
+def _parsed(path: Path) -> model_config_pb2.ModelConfig:
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        raise ExportError(f"{path}: {error}") from None
 
 
 def _limits(limits: Limits, window: int) -> dict[str, Limits]:
@@ -175,6 +187,8 @@ def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
     # Tensors in and between the steps; the vision tower is called by the first step, and only for items with pictures.
     asked, whole, plain = (_names(_rows(prefix, "query_encoder", sight)) for prefix in ("QUERY_", "ITEM_", ""))
     nodes = _names(_rows("NODE_", "node_encoder", sight))
+    # A step in front of the one that looks at pictures says when a request came; without them nothing is slow there.
+    since = ("ARRIVAL",) if sight else ()
     return (
         ModelConfig(
             name="compress",
@@ -183,7 +197,8 @@ def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
             output=_EVIDENCE,
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("hierarchy", ("QUERY", "ITEMS"), (*asked, *nodes, "PLAN")),
+                    *([_step("tokenizer", ("QUERY",), ("ARRIVAL",))] if sight else []),
+                    _step("hierarchy", ("QUERY", "ITEMS", *since), (*asked, *nodes, "PLAN")),
                     _encode("query_encoder", asked, "QUERY_EMBEDDING", sight),
                     _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step("refinement", ("ITEMS", "PLAN", "QUERY_EMBEDDING", "NODE_EMBEDDINGS"), _names(_EVIDENCE)),
@@ -211,7 +226,8 @@ def _ensembles(dimension: int, sight: Sight | None) -> tuple[ModelConfig, ...]:
             output=(Tensor("TREES", _STRING, (-1,)), Tensor("EMBEDDINGS", _FP32, (-1, dimension))),
             ensemble_scheduling=EnsembleScheduling(
                 (
-                    _step("planner", ("ITEMS",), (*nodes, *whole, "PLAN")),
+                    *([_step("arrival", ("ITEMS",), ("ARRIVAL",))] if sight else []),
+                    _step("planner", ("ITEMS", *since), (*nodes, *whole, "PLAN")),
                     _encode("query_encoder", whole, "ITEM_EMBEDDINGS", sight),
                     _encode("node_encoder", nodes, "NODE_EMBEDDINGS", sight),
                     _step(
@@ -244,11 +260,16 @@ def _python_models(dimension: int, limits: dict[str, Parameter], sight: Sight | 
     # Clients read here whether it is worth while to send pictures.
     first = limits | {"pixels": Parameter(str(sight is not None).lower())}
     steps = PIXEL_STEPS if sight else 1
+    since = (replace(_ARRIVAL, optional=True),) if sight else ()
+
+    def looking(longest_ms: int) -> dict[str, Parameter]:
+        return first | ({"max_wait_ms": Parameter(str(longest_ms))} if sight else {})
+
     node_embeddings = Tensor("NODE_EMBEDDINGS", _FP32, (-1, -1, dimension))
     # The first two come from compress, the last from compress_indexed.
     planned = tuple(replace(tensor, optional=True) for tensor in (_PLAN, node_embeddings, _ARRIVAL))
     return (
-        _python("hierarchy", (_QUERY, _ITEMS), (*asked, *nodes, _PLAN), first, steps),
+        _python("hierarchy", (_QUERY, _ITEMS, *since), (*asked, *nodes, _PLAN), looking(MAX_LOOK_MS), steps),
         _python(
             "refinement",
             (_ITEMS, Tensor("QUERY_EMBEDDING", _FP32, (1, dimension)), *planned),
@@ -261,7 +282,8 @@ def _python_models(dimension: int, limits: dict[str, Parameter], sight: Sight | 
             (*plain, _ARRIVAL),
             first,
         ),
-        _python("planner", (_ITEMS,), (*nodes, *whole, _PLAN), first, steps),
+        _python("arrival", (_ITEMS,), (_ARRIVAL,), {}),
+        _python("planner", (_ITEMS, *since), (*nodes, *whole, _PLAN), looking(MAX_INDEX_LOOK_MS), steps),
         _python(
             "tree_writer",
             (_ITEMS, _PLAN, node_embeddings, Tensor("ITEM_EMBEDDINGS", _FP32, (-1, dimension))),

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import httpx
 
-from canopy_backend.errors import DeadlineExceeded, ServerUnavailable
+from canopy_backend.errors import DeadlineExceeded, Overloaded, ServerUnavailable
 from canopy_client import canary
 from canopy_client.canary import Canary
 
 #: What may go away by waiting while a server starts.
-PASSING: Final = (ServerUnavailable, DeadlineExceeded)
+PASSING: Final = (ServerUnavailable, DeadlineExceeded, Overloaded)
 
 
 def call(name: str, host: str, ports: dict[str, int], *, timeout_s: float) -> Canary:

@@ -19,17 +19,20 @@ from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.queries import query_rows
 from canopy_backend.triton.sight import PixelStep, padded_positions
 from canopy_backend.triton.tensors import Array, string_list
+from canopy_backend.triton.waiting import ARRIVAL
 
 
 class HierarchyModel(Model):
     """``QUERY``, ``ITEMS`` to ``QUERY_IDS``, ``QUERY_MASK``, the node rows and ``PLAN``.
 
     With encoders that see pixels, also ``QUERY_PLACES`` and ``QUERY_FEATURES``, and vectors of items with pictures are
-    in the plan.
+    in the plan. Requests that would have to be looked at are refused where ``ARRIVAL`` is longer ago than
+    ``max_wait_ms``.
     """
 
     stage = "hierarchy"
     inputs = ("QUERY", "ITEMS")
+    optional = (ARRIVAL,)
     options = COMPRESS_OPTIONS
 
     def load(self, setting: Setting) -> None:
@@ -37,7 +40,7 @@ class HierarchyModel(Model):
         self._limits = Limits.from_parameters(setting.parameters)
         self._query, self._node = load_pair(setting.repository)
         self._counter = load_counter(setting.repository)
-        self._pixels = PixelStep(setting, self._node, self._limits, whole=False)
+        self._pixels = PixelStep(setting, self._node, self._limits)
         none = np.zeros(0, np.int32)
         nothing = RequestPlan([], none, none, self._node.manifest.node_encoding)
         self._nothing = {**self._rows(empty_row()), "PLAN": plan_tensor(nothing)}
@@ -60,7 +63,7 @@ class HierarchyModel(Model):
             revision=self._node.manifest.revision,
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
-            see=self._pixels.see(self.until, self.request_id),
+            see=self._pixels.see(self.waited_s, self.until, self.request_id),
         )
         return {**query, **self._rows(rows), "PLAN": plan_tensor(plan)}
 

@@ -19,7 +19,7 @@ from canopy_backend.triton.logs import RequestLog
 from canopy_backend.triton.metrics import Metrics, Tally
 from canopy_backend.triton.options import Options, parse_options
 from canopy_backend.triton.tensors import Array
-from canopy_backend.triton.waiting import ARRIVAL, check_wait, give_up_at
+from canopy_backend.triton.waiting import ARRIVAL, check_wait, give_up_at, waited_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ class Model(ABC):
         stage: Name of the model in messages and metrics.
         inputs: Names of its inputs.
         optional: Names of inputs that a request may lack. One that brings ``ARRIVAL`` is refused after
-            ``longest_wait_s``, before its other inputs are read.
+            ``longest_wait_s`` or its caller's time, before its other inputs are read.
         options: Request options that it takes.
         longest_wait_s: Seconds.
+        waited_s: Seconds that the request in hand waited since its ``ARRIVAL``; 0 where it brings none.
         until: Moment of :func:`time.monotonic` after which nobody waits any more for the request in hand.
         request_id: Its id, which calls of other models carry on.
     """
@@ -76,6 +77,7 @@ class Model(ABC):
     optional: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     longest_wait_s: float = math.inf
+    waited_s: float = 0.0
     until: float = math.inf
     request_id: str = ""
 
@@ -113,18 +115,17 @@ class Model(ABC):
         """Called by the server when it unloads the model."""
         self._metrics.close()
 
-    def _check_wait(self, request: Any) -> None:
-        if ARRIVAL not in self.optional:
-            return
-        since = pb_utils().get_input_tensor_by_name(request, ARRIVAL)
-        if since is not None:
-            check_wait(since.as_numpy(), timeout_us=request.timeout(), longest_s=self.longest_wait_s)
+    def _take(self, request: Any) -> None:
+        """Make a request the one in hand, unless it has waited too long."""
+        since = pb_utils().get_input_tensor_by_name(request, ARRIVAL) if ARRIVAL in self.optional else None
+        self.waited_s = 0.0 if since is None else waited_s(since.as_numpy())
+        check_wait(self.waited_s, timeout_us=request.timeout(), longest_s=self.longest_wait_s)
+        self.until, self.request_id = give_up_at([request.timeout()], self.waited_s), request.request_id()
 
     def _respond(self, request: Any, tally: Tally) -> Any:
         try:
             with tally.timed():
-                self._check_wait(request)
-                self.until, self.request_id = give_up_at([request.timeout()]), request.request_id()
+                self._take(request)
                 options = parse_options(request.parameters(), self.options)
                 inputs = tensors.read_all(request, self.inputs, self.optional)
                 response = tensors.response(self.answer(inputs, options, tally))

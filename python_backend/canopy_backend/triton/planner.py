@@ -20,17 +20,19 @@ from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import Options
 from canopy_backend.triton.sight import PixelStep, padded_positions
 from canopy_backend.triton.tensors import Array
+from canopy_backend.triton.waiting import ARRIVAL
 
 
 class PlannerModel(Model):
     """``ITEMS`` to the node rows, ``ITEM_IDS``, ``ITEM_MASK`` int64 ``[W,L]`` and ``PLAN``.
 
     With encoders that see pixels, also ``ITEM_PLACES`` and ``ITEM_FEATURES``, and vectors of items with pictures are in
-    the plan.
+    the plan. Requests that would have to be looked at are refused where ``ARRIVAL`` is longer ago than ``max_wait_ms``.
     """
 
     stage = "planner"
     inputs = ("ITEMS",)
+    optional = (ARRIVAL,)
 
     def load(self, setting: Setting) -> None:
         """Load both encoders' tokenizers and the reader's."""
@@ -52,7 +54,7 @@ class PlannerModel(Model):
             revision=self._node.manifest.revision,
             limits=self._limits,
             node_encoding=self._node.manifest.node_encoding,
-            see=self._pixels.see(self.until, self.request_id),
+            see=self._pixels.see(self.waited_s, self.until, self.request_id),
         )
         # Whole items are encoded by the query encoder's model, but as documents: a chat's turns tell the two apart.
         windows = plan_items(items, self._node.tokenizer, plan.seen_places)

@@ -22,7 +22,7 @@ from canopy_backend.triton.metrics import Tally
 from canopy_backend.triton.model import Model, Setting
 from canopy_backend.triton.options import COMPRESS_OPTIONS, Options
 from canopy_backend.triton.tensors import Array, string_array
-from canopy_backend.triton.waiting import ARRIVAL
+from canopy_backend.triton.waiting import ARRIVAL, longest_wait_s
 
 
 class RefinementModel(Model):
@@ -38,7 +38,7 @@ class RefinementModel(Model):
 
     def load(self, setting: Setting) -> None:
         """Read the revision that trees must have, and the reader's tokenizer."""
-        self.longest_wait_s = int(setting.parameters["max_wait_ms"]) / 1000
+        self.longest_wait_s = longest_wait_s(setting.parameters)
         self._limits = Limits.from_parameters(setting.parameters)
         self._revision = load_encoder(setting.repository, NODE_ENCODER).manifest.revision
         self._counter = load_counter(setting.repository)

@@ -26,6 +26,7 @@ from canopy_backend.triton.artefacts import NODE_ENCODER, QUERY_ENCODER, VISION_
 from canopy_backend.triton.backend import pb_utils
 from canopy_backend.triton.model import Setting
 from canopy_backend.triton.tensors import Array
+from canopy_backend.triton.waiting import check_wait, longest_wait_s
 
 #: Parameter of a first step's configuration: whether the encoders that it was written for see pixels.
 PIXELS: Final = "pixels"
@@ -79,17 +80,20 @@ def _error(model: str, error: Any) -> CanopyError:
     message = f"{model}: {error.message()}"
     if "maximum queue size" in message.lower():
         return Overloaded(message)
+    if model == VISION_ENCODER and "not ready" in message:
+        message += f"; no ensemble loads it: start the server with --load-model={VISION_ENCODER}"
     late = error.code() == pb_utils().TritonError.CANCELLED or "timeout expired" in message.lower()
     return DeadlineExceeded(message) if late else CanopyError(message)
 
 
 class PixelStep:
-    """What a first step does with pixels.
+    """What a step does with pixels: give rows their form, and, where it looks, see the items with pictures.
 
     Args:
-        setting: The step's.
-        node: The node encoder's files.
+        setting: The step's; one that looks has the parameter ``max_wait_ms``.
+        encoder: The files of the encoder whose rows it writes.
         limits: Of a request.
+        looks: Whether it has to see items with pictures.
         whole: Whether the retrieval vectors of whole items are wanted too.
 
     Attributes:
@@ -99,28 +103,35 @@ class PixelStep:
         ExportError: Configuration and encoders do not go together, or the vision tower is missing.
     """
 
-    def __init__(self, setting: Setting, node: EncoderFiles, limits: Limits, *, whole: bool) -> None:
-        self.sees = node.manifest.pixels
+    def __init__(
+        self, setting: Setting, encoder: EncoderFiles, limits: Limits, *, looks: bool = True, whole: bool = False
+    ) -> None:
+        self.sees = encoder.manifest.pixels
         configured = setting.parameters.get(PIXELS, "false") == "true"
         if configured != self.sees:
             told, other = ("sees", "does not") if self.sees else ("does not see", "does")
             raise ExportError(
-                f"encoder {node.manifest.model!r} {told} pixels, and the repository's configurations are for one that "
-                f"{other}; run the export again"
+                f"encoder {encoder.manifest.model!r} {told} pixels, and the repository's configurations are for one "
+                f"that {other}; run the export again"
             )
         self._limits = limits
-        if self.sees:
-            settings = load_vision(setting.repository, node.manifest)
-            self.hidden = settings.hidden
-            vision, encoder = Call(VISION_ENCODER, ("visual", "deepstack")), Call(NODE_ENCODER, ("embeddings",))
+        if not self.sees:
+            return
+        settings = load_vision(setting.repository, encoder.manifest)
+        self.hidden = settings.hidden
+        if looks:
+            self._longest_s = longest_wait_s(setting.parameters)
+            vision, node = Call(VISION_ENCODER, ("visual", "deepstack")), Call(NODE_ENCODER, ("embeddings",))
             query = Call(QUERY_ENCODER, ("embedding",)) if whole else None
-            self._calls = [call for call in (vision, encoder, query) if call is not None]
-            self._sight = Sight(node.tokenizer, settings, vision, encoder, query, limits.max_rows)
+            self._calls = [call for call in (vision, node, query) if call is not None]
+            self._sight = Sight(encoder.tokenizer, settings, vision, node, query, limits.max_rows)
 
-    def see(self, until: float, request_id: str) -> See | None:
+    def see(self, waited: float, until: float, request_id: str) -> See | None:
         """How the items of one request are seen; ``None`` where encoders do not.
 
         Args:
+            waited: Seconds that it waited for its turn. A request that waited too long is refused when its first
+                picture is to be looked at: what brings none costs little, and gets through.
             until: When its time is over.
             request_id: Its id.
         """
@@ -132,6 +143,7 @@ class PixelStep:
 
         def see(index: int, item: Item, fragments: Fragments, hierarchy: Hierarchy) -> SeenItem:
             nonlocal patches
+            check_wait(waited, timeout_us=0, longest_s=self._longest_s)
             plan = self._sight.plan(item, fragments, hierarchy)
             name = f"item {index} ({item.id!r:.80}): patches of its pictures"
             self._limits.check("max_patches", patches_of(plan), name)

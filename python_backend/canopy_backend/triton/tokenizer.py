@@ -1,4 +1,7 @@
-"""``tokenizer``: the first step of ``embed_query`` and ``compress_indexed``, queries to the query encoder's rows."""
+"""``tokenizer``: the first step of ``embed_query`` and ``compress_indexed``, queries to the query encoder's rows.
+
+With encoders that see pixels it goes first in ``compress`` too, for its ``ARRIVAL`` alone.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class TokenizerModel(Model):
         self._limits = Limits.from_parameters(setting.parameters)
         encoder = load_encoder(setting.repository, QUERY_ENCODER)
         self._tokenizer = encoder.tokenizer
-        self._pixels = PixelStep(setting, encoder, self._limits, whole=False)
+        self._pixels = PixelStep(setting, encoder, self._limits, looks=False)
 
     def answer(self, inputs: Mapping[str, Array], options: Options, tally: Tally) -> dict[str, Array]:
         """Tokenize."""

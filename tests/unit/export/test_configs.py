@@ -233,6 +233,25 @@ def test_configurations_of_text_do_not_fit_an_encoder_that_sees(tmp_path: Path) 
     assert fit(tmp_path, 32), "a repository of text needs none"
 
 
+def test_configurations_whose_first_step_does_not_take_the_arrival_do_not_fit(tmp_path: Path) -> None:
+    write_configs(tmp_path, 32, sight=Sight(32))
+    old = dataclasses.replace(SEEING["hierarchy/config.pbtxt"], input=CONFIGS["hierarchy/config.pbtxt"].input)
+    (tmp_path / "hierarchy" / "config.pbtxt").write_text(to_pbtxt(old))
+    assert not fit(tmp_path, 32, sight=Sight(32))
+
+
+def test_pictures_have_a_bounded_wait_and_text_has_the_steps_that_it_had() -> None:
+    for ensemble, before, looks in (("compress", "tokenizer", "hierarchy"), ("index", "arrival", "planner")):
+        chains = [
+            [step.model_name for step in configs[f"{ensemble}/config.pbtxt"].ensemble_scheduling.step]
+            for configs in (CONFIGS, SEEING)
+        ]
+        assert chains[1] == [before, *chains[0]]
+        assert chains[0][0] == looks
+        assert int(SEEING[f"{looks}/config.pbtxt"].parameters["max_wait_ms"].string_value) >= 1000
+        assert "max_wait_ms" not in CONFIGS[f"{looks}/config.pbtxt"].parameters
+
+
 def test_configurations_of_another_version_do_not_fit(tmp_path: Path) -> None:
     assert not fit(tmp_path, 384)
     write_configs(tmp_path)
