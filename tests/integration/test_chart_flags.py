@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import time
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from canopy_client import canary
+from canopy_export.qwen3vl.tiny import tiny_qwen3vl
 from canopy_local import environments, procfs, stack, triton_server
 from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings
@@ -38,17 +41,25 @@ print(json.dumps(pod["containers"][0]["args"]))
 OURS = {"--backend-directory", "--cache-directory", "--http-address", "--grpc-address", "--metrics-address"}
 
 
-def rendered() -> list[str]:
+def rendered(*, pixels: bool) -> list[str]:
     if not PYTHON.is_file():
         pytest.skip("Helm is not installed: make deploy-check")
-    command = [str(PYTHON), "-c", RENDER, json.dumps(VALUES)]
+    values = VALUES | {"evidence": VALUES["evidence"] | {"pixels": {"enabled": pixels}}}
+    command = [str(PYTHON), "-c", RENDER, json.dumps(values)]
     done = subprocess.run(command, cwd=ROOT / "kubernetes", capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def test_a_server_starts_with_the_charts_flags(shared_settings: StackSettings, tmp_path: Path) -> None:
-    arguments = rendered()
+@pytest.mark.parametrize("pixels", [False, True], ids=["text", "pixels"])
+def test_a_server_starts_with_the_charts_flags(pixels: bool, shared_settings: StackSettings, tmp_path: Path) -> None:
+    arguments = rendered(pixels=pixels)
     settings = isolated(shared_settings, tmp_path / "home")
+    if pixels:  # the canary looks at a picture then
+        made = shutil.ignore_patterns("model.onnx*", "manifest.json", "tokenizer.json", "qwen3vl.json")
+        repository = shutil.copytree(settings.model_repository, tmp_path / "repository", ignore=made)
+        settings = msgspec.structs.replace(
+            settings, model_repository=repository, model=tiny_qwen3vl(tmp_path / "model")
+        )
     server = environments.ensure(settings, "server", stack.silent)
     stack.export(settings, stack.silent)
     token = uuid4().hex
