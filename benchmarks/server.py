@@ -30,6 +30,7 @@ class Server:
         url: ``host:port`` of gRPC.
         pid: The server's process.
         version: Triton's version.
+        metrics: Address of its metrics.
         repository: Its model repository.
         node_encoding: How it encodes nodes.
     """
@@ -37,26 +38,30 @@ class Server:
     url: str
     pid: int
     version: str
+    metrics: str
     repository: Path
     node_encoding: NodeEncoding
 
 
 @contextmanager
-def evidence(node_encoding: NodeEncoding, report: Report) -> Iterator[Server]:
+def evidence(node_encoding: NodeEncoding, report: Report, model: Path | None = None) -> Iterator[Server]:
     """Start an evidence server on free ports; it ends with the block.
 
-    Its repository is a copy, kept under ``CANOPY_HOME/bench`` so that encoders are exported once; the checkout's own
-    stays as it is.
+    Its repository is a copy; the checkout's own stays as it is. With the example's encoders it is kept under
+    ``CANOPY_HOME/bench``, so that they are exported once; with another ``model`` it ends with the block too.
     """
     shared = StackSettings.from_environment()
-    folder = shared.home / "bench" / node_encoding
-    refresh(shared.model_repository, folder)
     with tempfile.TemporaryDirectory() as temporary:
-        mine = msgspec.structs.replace(shared, model_repository=folder, node_encoding=node_encoding)
+        folder = Path(temporary, "repository") if model else shared.home / "bench" / node_encoding
+        refresh(shared.model_repository, folder)
+        mine = msgspec.structs.replace(
+            shared, model_repository=folder, node_encoding=node_encoding, model=model or shared.model
+        )
         settings = isolated(mine, Path(temporary, "home"))
         with stack.running(settings, servers=["evidence"], report=report) as status:
             (server,) = status.servers
-            yield Server(f"{settings.host}:{settings.grpc_port}", server.pid, server.version, folder, node_encoding)
+            url, metrics = (f"{settings.host}:{port}" for port in (settings.grpc_port, settings.metrics_port))
+            yield Server(url, server.pid, server.version, f"http://{metrics}/metrics", folder, node_encoding)
 
 
 def refresh(source: Path, folder: Path) -> None:

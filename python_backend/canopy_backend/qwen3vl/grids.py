@@ -43,7 +43,8 @@ def grid_inputs(grids: Sequence[Grid], settings: VisionSettings) -> GridInputs:
         grids: Grids with even height and width, as :mod:`canopy_backend.qwen3vl.patches` makes them.
         settings: The model's.
     """
-    parts = [_frame(height, width, settings) for _, height, width in grids]
+    made = {(height, width): _frame(height, width, settings) for height, width in {grid[1:] for grid in grids}}
+    parts = [made[grid[1:]] for grid in grids]
     repeats = [frames for frames, _, _ in grids]
 
     def joined(column: int) -> npt.NDArray[np.generic]:

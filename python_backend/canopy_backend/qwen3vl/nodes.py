@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +24,35 @@ from canopy_backend.qwen3vl.chat import (
     encode_windows,
     positions_of,
 )
-from canopy_backend.qwen3vl.patches import Grid, image_grid, image_patches, video_grid, video_patches
+from canopy_backend.qwen3vl.patches import Grid, image_grid, image_patches, resized, row_patches, video_grid, video_size
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import node_text
 from canopy_backend.tokenization import EncoderTokenizer
 
 FloatArray = npt.NDArray[np.float32]
+UInt8Array = npt.NDArray[np.uint8]
+#: Frames that are kept at the size of their patches; a clip has no more by default.
+_FITTING: Final = 32
 Int32Array = npt.NDArray[np.int32]
+
+
+class Shown(NamedTuple):
+    """Frames of one item that share patches, at one size: what the vision tower makes of them depends on nothing else.
+
+    Attributes:
+        frames: Their places in the item.
+        height: Patches of a column.
+        width: Patches of a row.
+    """
+
+    frames: tuple[int, ...]
+    height: int
+    width: int
+
+    @property
+    def patches(self) -> int:
+        """How many they have."""
+        return self.height * self.width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,17 +61,24 @@ class Look:
 
     Attributes:
         part: What stands for them in the sequence.
-        take: Makes their patches, float32 ``[P, patch_size]``; done when they are encoded, so that those of an item
-            are never in memory all at once.
+        shown: What is shown, one for each row of the grid. Nodes of an item that lie over one another may show the
+            same.
+        patches: Makes the patches of one of them, float32 ``[P, patch_size]``; done when they are encoded, so that
+            those of an item are never in memory all at once.
     """
 
     part: ImagePart | VideoPart
-    take: Callable[[], FloatArray]
+    shown: tuple[Shown, ...]
+    patches: Callable[[Shown], FloatArray]
 
     @property
     def grid(self) -> Grid:
         """Of the patches."""
         return self.part.grid
+
+    def take(self) -> FloatArray:
+        """All patches, float32 ``[P, patch_size]``."""
+        return np.concatenate([self.patches(one) for one in self.shown])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,26 +129,46 @@ def plan_content(
         InvalidItem: A picture cannot be decoded, or the pixels of one leaf alone are longer than the window.
     """
     if isinstance(item, ImageItem) and (picture := picture_of(item, bounds)) is not None:
-        look = Look(
-            ImagePart(image_grid(picture.shape[0], picture.shape[1], settings)),
-            lambda: image_patches(picture, settings)[0],
-        )
+        grid = image_grid(picture.shape[0], picture.shape[1], settings)
+        look = Look(ImagePart(grid), (Shown((0,), *grid[1:]),), lambda _: image_patches(picture, settings)[0])
         return _with_pixels(item, fragments, hierarchy, tokenizer, settings, lambda _: look)
     if isinstance(item, VideoItem) and (clip := clip_of(item, bounds)) is not None:
-        frames, times = clip
         spans = np.stack([fragments.spans[hierarchy.first, 0], fragments.spans[hierarchy.last - 1, 1]], axis=1)
         runs = frames_of(item, spans).tolist()
-
-        def look_of(node: int) -> Look:
-            first, last = runs[node]
-            grid = video_grid(last - first, frames.shape[1], frames.shape[2], settings)
-            seconds = tuple(times[first:last].tolist())
-            return Look(VideoPart(grid, seconds), lambda: video_patches(frames[first:last], settings)[0])
-
-        return _with_pixels(item, fragments, hierarchy, tokenizer, settings, look_of)
+        seen = Clip(*clip, settings)
+        return _with_pixels(item, fragments, hierarchy, tokenizer, settings, lambda node: seen.look(*runs[node]))
     plan = plan_nodes(item, fragments, hierarchy, tokenizer)
     sequences = [ChatSequence(ids, *positions_of(len(ids), [], settings.merge)) for ids in plan.sequences]
     return ContentPlan(sequences, plan.nodes, plan.weights, [None] * len(sequences))
+
+
+class Clip:
+    """The frames of a clip, of which each node sees some.
+
+    Args:
+        frames: uint8 ``[T, H, W, 3]``.
+        times: float64 ``[T]``, seconds.
+        settings: The model's.
+    """
+
+    def __init__(self, frames: UInt8Array, times: npt.NDArray[np.float64], settings: VisionSettings) -> None:
+        self._shape = frames.shape
+        self._times: list[float] = times.tolist()
+        self._settings = settings
+        # A frame stands in up to three rows of patches: with the one before it, with the one behind it, alone.
+        self._fitting = lru_cache(_FITTING)(lambda place, size: resized(frames[place], size))
+
+    def look(self, first: int, last: int) -> Look:
+        """What a node sees that shows the frames ``[first, last)``."""
+        count, (_, height, width, _), step = last - first, self._shape, self._settings.temporal
+        grid = video_grid(count, height, width, self._settings)
+        size = video_size(count, height, width, self._settings)
+        rows = [tuple(range(place, min(place + step, last))) for place in range(first, last, step)]
+        return Look(
+            VideoPart(grid, tuple(self._times[first:last])),
+            tuple(Shown(row, *grid[1:]) for row in rows),
+            lambda shown: row_patches([self._fitting(place, size) for place in shown.frames], self._settings),
+        )
 
 
 def _with_pixels(

@@ -7,6 +7,7 @@ that the model's reference code has.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -92,8 +93,8 @@ def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArr
         InvalidRequest: Wrong shape or type, or as for :func:`image_size`.
     """
     _check(image, 3)
-    resized = _resize(image, image_size(image.shape[0], image.shape[1], settings))
-    return _cut(resized[None], settings, settings.temporal)
+    fitting = resized(image, image_size(image.shape[0], image.shape[1], settings))
+    return _cut(fitting[None], settings, settings.temporal)
 
 
 def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
@@ -112,9 +113,34 @@ def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatAr
     _check(frames, 4)
     count, height, width, _ = frames.shape
     size = video_size(count, height, width, settings)
-    resized = np.stack([_resize(frame, size) for frame in frames])
-    missing = -count % settings.temporal
-    return _cut(np.concatenate([resized, *[resized[-1:]] * missing]), settings)
+    fitting, step = [resized(frame, size) for frame in frames], settings.temporal
+    rows = [row_patches(fitting[place : place + step], settings) for place in range(0, count, step)]
+    return np.concatenate(rows), video_grid(count, height, width, settings)
+
+
+def row_patches(frames: Sequence[UInt8Array], settings: VisionSettings) -> FloatArray:
+    """Frames that share patches, one row of a video's grid; the last is repeated where a patch would lack one.
+
+    Args:
+        frames: uint8 ``[H, W, 3]`` each, of the size that :func:`video_size` gives; 1 to ``settings.temporal``.
+        settings: The model's.
+
+    Returns:
+        float32 ``[P, patch_size]``, in the order of tokens.
+    """
+    return _cut(np.stack([*frames, *frames[-1:] * (settings.temporal - len(frames))]), settings)[0]
+
+
+def resized(image: UInt8Array, size: tuple[int, int]) -> UInt8Array:
+    """A picture uint8 ``[H, W, 3]`` at another height and width; itself where it has them.
+
+    Bicubic, with the filter widened where it shrinks, as Pillow does it.
+    """
+    if image.shape[:2] == size:
+        return image
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def _check(pixels: UInt8Array, dimensions: int) -> None:
@@ -140,15 +166,6 @@ def _fit(frames: int, even: int, height: int, width: int, factor: int, budget: t
         tall = math.ceil(height * grow / factor) * factor
         wide = math.ceil(width * grow / factor) * factor
     return tall, wide
-
-
-def _resize(image: UInt8Array, size: tuple[int, int]) -> UInt8Array:
-    """Bicubic, with the filter widened where it shrinks, as Pillow does it."""
-    if image.shape[:2] == size:
-        return image
-    from PIL import Image
-
-    return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def _cut(frames: UInt8Array, settings: VisionSettings, repeat: int = 1) -> tuple[FloatArray, Grid]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +15,17 @@ from canopy_backend.items import Item
 from canopy_backend.packing import row_width, runs
 from canopy_backend.pixels import BOUNDS, PixelBounds
 from canopy_backend.qwen3vl.chat import ChatSequence
-from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
-from canopy_backend.qwen3vl.nodes import ContentPlan, Look, plan_content
-from canopy_backend.qwen3vl.serving import MAPS, seen_rows
+from canopy_backend.qwen3vl.nodes import ContentPlan, plan_content
+from canopy_backend.qwen3vl.serving import seen_rows
 from canopy_backend.qwen3vl.settings import VisionSettings
+from canopy_backend.qwen3vl.tower import Run, Tower
 from canopy_backend.tokenization import EncoderTokenizer
 
-#: Most patches of one call of the vision tower, whose attention grows with their square; one larger frame stands alone.
-MAX_PATCHES: Final = 4096
 #: Most tokens of one call of an encoder.
 MAX_TOKENS: Final = 8192
 
-Array: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
-#: A graph: inputs by name to its outputs in order.
-Run: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Array]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,13 +80,14 @@ class Sight:
             hierarchy: Its nodes.
         """
         covering = _cover(hierarchy, plan.nodes)
+        tower = Tower(self.vision, self.settings, plan.looks)
         vectors: list[FloatArray] = []
         whole: list[FloatArray] = []
         share = -(-MAX_TOKENS // self.rows)  # of a call's tokens, as no sequence takes more than a row
         sizes = [max(share, row_width(len(sequence.ids))) for sequence in plan.sequences]
         for first, last in runs(sizes, MAX_TOKENS):
             sequences = plan.sequences[first:last]
-            features = self._see(sequences, plan.looks[first:last])
+            features = tower.features(plan.looks[first:last])
             rows = seen_rows(sequences, features, packed=True)
             answer = self.node(rows.node_inputs())[0]
             vectors.append(np.asarray(answer[rows.slots[:, 0], rows.slots[:, 1]], np.float32))
@@ -111,30 +106,15 @@ class Sight:
         rows = seen_rows(sequences, features, packed=False)
         return [np.asarray(self.query(rows.query_inputs())[0], np.float32)]
 
-    def _see(self, sequences: Sequence[ChatSequence], looks: Sequence[Look | None]) -> list[FloatArray]:
-        """Features float32 ``[4, v, H]`` of each sequence."""
-        grids = [look.grid for look in looks if look is not None]
-        if not grids:
-            return [np.zeros((MAPS, 0, self.settings.hidden), np.float32)] * len(sequences)
-        inputs = grid_inputs(grids, self.settings)
-        arrays: dict[str, Array] = {
-            "patches": np.concatenate([look.take() for look in looks if look is not None]),
-            "pos_idx": inputs.pos_idx,
-            "pos_w": inputs.pos_w,
-            "pos_ids": inputs.pos_ids,
-            "seg": inputs.seg,
-        }
-        parts = []
-        for first, last in frame_calls(grids, MAX_PATCHES):
-            visual, deepstack = self.vision({name: one[first:last] for name, one in arrays.items()})
-            parts.append(np.concatenate([visual[None], deepstack]))
-        counts = [int(sequence.visual.max(initial=0)) for sequence in sequences]
-        return np.split(np.concatenate(parts, axis=1), np.cumsum(counts)[:-1].tolist(), axis=1)
-
 
 def patches_of(plan: ContentPlan) -> int:
-    """Patches that a plan's sequences have together."""
+    """Patches that a plan's sequences have together: four times the visual tokens that encoders read."""
     return sum(frames * height * width for frames, height, width in plan.grids)
+
+
+def distinct_patches_of(plan: ContentPlan) -> int:
+    """Patches of a plan that differ: what the tower looks at, where there is room to keep what it saw."""
+    return sum(shown.patches for shown in {one for look in plan.looks if look is not None for one in look.shown})
 
 
 def _cover(hierarchy: Hierarchy, nodes: Int32Array) -> npt.NDArray[np.bool_]:

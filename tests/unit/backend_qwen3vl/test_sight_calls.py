@@ -15,8 +15,9 @@ from canopy_backend.fragments import fragment
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Cue, Frame, ImageItem, Item, VideoItem
 from canopy_backend.qwen3vl import sight as sight_module
+from canopy_backend.qwen3vl import tower as tower_module
 from canopy_backend.qwen3vl.settings import VisionSettings
-from canopy_backend.qwen3vl.sight import SeenItem, Sight, patches_of
+from canopy_backend.qwen3vl.sight import SeenItem, Sight, distinct_patches_of, patches_of
 from canopy_backend.tokenization import EncoderTokenizer
 
 SETTINGS = VisionSettings(
@@ -88,7 +89,7 @@ def test_no_call_is_larger_than_its_bound(tokenizer_file: Path, monkeypatch: pyt
     tokenizer = EncoderTokenizer(tokenizer_file, 512)
     wide, narrow = Graphs(), Graphs()
     expected = seen(clip(12), wide, tokenizer)
-    monkeypatch.setattr(sight_module, "MAX_PATCHES", 40)
+    monkeypatch.setattr(tower_module, "MAX_PATCHES", 40)
     monkeypatch.setattr(sight_module, "MAX_TOKENS", 256)
     found = seen(clip(12), narrow, tokenizer)
     assert max(narrow.patches) <= 40 < max(wide.patches)
@@ -131,4 +132,6 @@ def test_patches_are_counted_before_any_is_made(tokenizer_file: Path) -> None:
     item = clip(12)
     plan = sight.plan(item, fragment(item), balanced(4))
     assert patches_of(plan) == sum(len(look.take()) for look in plan.looks if look is not None)
-    assert seen(item, Graphs(), EncoderTokenizer(tokenizer_file, 1024), whole=False).whole is None
+    graphs = Graphs()
+    assert seen(item, graphs, EncoderTokenizer(tokenizer_file, 1024), whole=False).whole is None
+    assert sum(graphs.patches) == distinct_patches_of(plan) == 16 * 12 < patches_of(plan) == 16 * 20
