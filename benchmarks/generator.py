@@ -29,6 +29,11 @@ class Generator:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
+    @property
+    def name(self) -> str:
+        """What sends the requests, in words."""
+        return load.name_of(self._program)
+
     def compress(self, query: str, items: Sequence[Item], *, in_flight: int, requests: int) -> load.Figures:
         """``compress`` of the same items for the same query."""
         for _ in range(2):

@@ -68,6 +68,11 @@ def find_perf_analyzer() -> str | None:
     return candidate if probe.returncode == 0 else None
 
 
+def name_of(program: str | None) -> str:
+    """What sends the requests, in words."""
+    return "perf_analyzer" if program else "the built-in load generator (no perf_analyzer found)"
+
+
 def run_perf_analyzer(program: str, *, model: str, url: str, data: Path, concurrency: int, requests: int) -> Figures:
     """Run perf_analyzer over gRPC, one measurement of three windows in a row, taken as it comes.
 

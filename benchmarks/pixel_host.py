@@ -89,6 +89,7 @@ class HostExtent:
 
     Attributes:
         repeats: Times that each step is measured; the median counts.
+        megapixels: Of the pictures.
         clips: Seconds of the clips whose frames are looked at.
         seek_s: Seconds of the clips that are decoded.
         keys_s: Seconds between their key frames.
@@ -96,6 +97,7 @@ class HostExtent:
     """
 
     repeats: int
+    megapixels: tuple[float, ...]
     clips: tuple[int, ...]
     seek_s: int
     keys_s: tuple[int, ...]
@@ -104,11 +106,13 @@ class HostExtent:
 
 def images(extent: HostExtent) -> Iterator[Host]:
     """Every size in every format."""
-    for megapixels, size in pixel_media.SIZES.items():
-        picture = pixel_media.photograph(*size)
+    for megapixels in extent.megapixels:
+        picture = pixel_media.photograph(*pixel_media.SIZES[megapixels])
         for form in pixel_media.FORMATS:
             payload = pixel_media.picture_file(picture, form)
-            yield image_host(f"image, {megapixels:g} megapixels", form, payload, extent.repeats)
+            yield image_host(
+                f"image, {megapixels:g} megapixel{'' if megapixels == 1 else 's'}", form, payload, extent.repeats
+            )
 
 
 def image_host(label: str, form: str, payload: bytes, repeats: int) -> Host:

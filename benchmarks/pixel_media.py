@@ -16,7 +16,7 @@ UInt8Array = npt.NDArray[np.uint8]
 SIZES: Final = {0.3: (640, 480), 1: (1152, 864), 2: (1632, 1224), 12: (4000, 3000)}
 #: How a file is written; speed, not size, matters where it says so.
 FORMATS: Final[dict[str, dict[str, Any]]] = {
-    "JPEG": {"quality": 88},
+    "JPEG": {"quality": 92},
     "PNG": {"compress_level": 1},
     "WebP": {"quality": 80, "method": 0},
 }
@@ -32,8 +32,8 @@ def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
         planes = [np.asarray(Image.fromarray(one).resize(small, Image.Resampling.BICUBIC)) for one in coarse]
         whole += weight * np.stack(planes, axis=-1)
     shapes = Image.fromarray(np.clip(whole, 8, 247).astype(np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
-    noise = random.integers(-4, 5, (height, width, 3), dtype=np.int8)
-    return Image.fromarray((np.clip(np.asarray(shapes), 4, 251) + noise).astype(np.uint8))
+    noise = random.integers(-9, 10, (height, width, 3), dtype=np.int8)
+    return Image.fromarray((np.clip(np.asarray(shapes), 9, 246) + noise).astype(np.uint8))
 
 
 def picture_file(image: Image.Image, form: str) -> bytes:

@@ -83,8 +83,24 @@ class ServingExtent:
     rounds: int
 
 
-def serve(extent: ServingExtent, report: Report) -> tuple[list[Series], list[Share], str]:
-    """Start a server and measure; also Triton's version."""
+class Served(msgspec.Struct, frozen=True):
+    """What a server showed.
+
+    Attributes:
+        triton: Its version.
+        load: What sent the requests.
+        series: Requests by what they bring.
+        shares: Where their time goes.
+    """
+
+    triton: str
+    load: str
+    series: list[Series]
+    shares: list[Share]
+
+
+def serve(extent: ServingExtent, report: Report) -> Served:
+    """Start a server and measure."""
     query = workload.corpus_questions(1)[0]
     with tempfile.TemporaryDirectory() as temporary:
         report("a tiny random Qwen3-VL")
@@ -110,7 +126,7 @@ def serve(extent: ServingExtent, report: Report) -> tuple[list[Series], list[Sha
                     (PICTURES, warm[PICTURES], True),
                 )
             ]
-            return found, shares, server.version
+            return Served(server.version, requests.name, found, shares)
 
 
 TEXTS: Final = "ten texts of eight sentences"

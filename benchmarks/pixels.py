@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from PIL import __version__ as pillow_version
 
-from benchmarks import load, pixel_host, pixel_serving, pixel_shortcuts, workload
+from benchmarks import pixel_host, pixel_serving, pixel_shortcuts, workload
 from benchmarks.machine import machine
 from benchmarks.pixel_host import HostExtent
 from benchmarks.pixel_page import PixelResults, page
@@ -24,10 +24,12 @@ from benchmarks.pixel_serving import ServingExtent
 
 PAGE: Final = workload.ROOT / "docs" / "results" / "pixels.md"
 
-HOST: Final = HostExtent(repeats=5, clips=(30, 120, 300), seek_s=120, keys_s=(2, 10), rate=25)
-QUICK_HOST: Final = HostExtent(repeats=1, clips=(30, 300), seek_s=20, keys_s=(10,), rate=25)
+HOST: Final = HostExtent(
+    repeats=5, megapixels=(0.3, 1, 2, 12), clips=(30, 120, 300), seek_s=120, keys_s=(2, 10), rate=25
+)
+QUICK_HOST: Final = HostExtent(repeats=1, megapixels=(1, 12), clips=(30, 300), seek_s=10, keys_s=(10,), rate=25)
 SERVING: Final = ServingExtent(in_flight=(1, 2, 4), cold=10, warm=200, shares=20, rounds=3)
-QUICK_SERVING: Final = ServingExtent(in_flight=(1, 2, 4), cold=1, warm=10, shares=3, rounds=1)
+QUICK_SERVING: Final = ServingExtent(in_flight=(1, 4), cold=1, warm=10, shares=3, rounds=1)
 
 
 def measure(*, quick: bool) -> PixelResults:
@@ -41,19 +43,15 @@ def measure(*, quick: bool) -> PixelResults:
     shortcuts = pixel_shortcuts.shortcuts(host.repeats)
     _report("clips by seeking")
     seeking = list(pixel_host.seeking(host))
-    series, shares, triton = pixel_serving.serve(serving, _report)
     return PixelResults(
         machine=machine(),
         busy=os.getloadavg()[1],
         pillow=pillow_version,
-        triton=triton,
-        load="perf_analyzer" if load.find_perf_analyzer() else "the built-in load generator (no perf_analyzer found)",
         quick=quick,
         host=items,
         shortcuts=shortcuts,
         seeking=seeking,
-        series=series,
-        shares=shares,
+        served=pixel_serving.serve(serving, _report),
     )
 
 

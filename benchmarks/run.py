@@ -181,7 +181,7 @@ def _setup(
         cores=os.cpu_count() or 1,
         triton=server.version,
         versions=rivals.versions,
-        load="perf_analyzer" if load.find_perf_analyzer() else "the built-in load generator (no perf_analyzer found)",
+        load=load.name_of(load.find_perf_analyzer()),
         quick=extent is QUICK,
         threads=threads,
         questions=len(work.questions),

@@ -22,9 +22,11 @@ from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextIte
 from canopy_backend.manifest import EncoderManifest, VisionManifest
 from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, Part, VideoPart, encode_content
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
+from canopy_backend.qwen3vl.nodes import Clip
 from canopy_backend.qwen3vl.patches import Grid, image_patches, video_patches
 from canopy_backend.qwen3vl.rows import cut_dimension, pack_rows, pad_rows, vectors_of
 from canopy_backend.qwen3vl.settings import VisionSettings
+from canopy_backend.qwen3vl.tower import Tower
 from canopy_backend.tokenization import EncoderTokenizer
 from canopy_client.cli.app import build as canopy_app
 from canopy_export.export import export_encoders
@@ -35,7 +37,7 @@ from canopy_export.qwen3vl.adapter import merge_language_adapter, vision_hash
 from canopy_export.qwen3vl.build import NODE_TOKENIZER, QUERY_TOKENIZER, export_graphs, load_model
 from canopy_export.qwen3vl.folder import chat_tokenizer, vision_settings
 from canopy_export.qwen3vl.gates import compare as compare_rows
-from canopy_export.qwen3vl.graphs import LanguageGraph, VisionGraph
+from canopy_export.qwen3vl.graphs import VISION_INPUTS, LanguageGraph, VisionGraph
 from canopy_export.qwen3vl.onnx_files import load_file, run_torch
 from canopy_export.qwen3vl.parity import PixelEncoders, run_pixels
 from canopy_export.qwen3vl.served import PixelNodeGraph, PixelQueryGraph, export_pixel_graph
@@ -179,6 +181,27 @@ def test_the_tower_by_frames_gives_the_same_as_at_once(model: Path, contents: li
     assert len(calls) > 3
     np.testing.assert_allclose(np.concatenate([one for one, _ in calls]), visual, atol=1e-4)
     np.testing.assert_allclose(np.concatenate([maps for _, maps in calls], axis=1), deepstack, atol=1e-4)
+
+
+def test_frames_that_nodes_show_alike_have_the_same_features_looked_at_once(model: Path) -> None:
+    settings = vision_settings(model)
+    vision = torch_pair(load_model(model))[0]
+    frames = np.random.default_rng(9).integers(0, 256, (12, 64, 64, 3), dtype=np.uint8)
+    clip = Clip(frames, np.arange(12.0), settings)
+    looks = [clip.look(first, last) for first, last in ((0, 12), (0, 6), (6, 12), (0, 3), (3, 6), (6, 9), (9, 12))]
+    looked_at: list[int] = []
+
+    def counted(inputs: Any) -> Any:
+        looked_at.append(len(inputs["patches"]))
+        return vision(inputs)
+
+    tower = Tower(counted, settings, looks)
+    for look in looks:
+        inputs = grid_inputs([look.grid], settings)
+        alone = vision({"patches": look.take(), **{name: getattr(inputs, name) for name in VISION_INPUTS[1:]}})
+        (found,) = tower.features([look])
+        np.testing.assert_allclose(found, np.concatenate([alone[0][None], alone[1]]), atol=1e-4)
+    assert 0 < sum(looked_at) < sum(grid[0] * grid[1] * grid[2] for grid in (look.grid for look in looks))
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 0.9999), ("fp16", 0.999), ("bf16", 0.999)])

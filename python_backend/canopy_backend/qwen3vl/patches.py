@@ -128,7 +128,7 @@ def row_patches(frames: Sequence[UInt8Array], settings: VisionSettings) -> Float
     Returns:
         float32 ``[P, patch_size]``, in the order of tokens.
     """
-    return _cut(np.stack([*frames, *frames[-1:] * (settings.temporal - len(frames))]), settings)[0]
+    return _cut(np.stack([*frames, *[frames[-1]] * (settings.temporal - len(frames))]), settings)[0]
 
 
 def resized(image: UInt8Array, size: tuple[int, int]) -> UInt8Array:

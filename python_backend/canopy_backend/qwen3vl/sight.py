@@ -112,11 +112,6 @@ def patches_of(plan: ContentPlan) -> int:
     return sum(frames * height * width for frames, height, width in plan.grids)
 
 
-def distinct_patches_of(plan: ContentPlan) -> int:
-    """Patches of a plan that differ: what the tower looks at, where there is room to keep what it saw."""
-    return sum(shown.patches for shown in {one for look in plan.looks if look is not None for one in look.shown})
-
-
 def _cover(hierarchy: Hierarchy, nodes: Int32Array) -> npt.NDArray[np.bool_]:
     """Which of the parts are of the topmost nodes that have any: together they hold the whole item once."""
     given = np.zeros(hierarchy.size, np.bool_)

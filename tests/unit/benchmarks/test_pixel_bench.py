@@ -13,7 +13,7 @@ from benchmarks import estimate, pixel_media
 from benchmarks.load import Figures
 from benchmarks.pixel_host import Host, Seeking, clip_host
 from benchmarks.pixel_page import PixelResults, page
-from benchmarks.pixel_serving import CAPTIONS, PICTURES, TEXTS, Series, Share, stage_seconds
+from benchmarks.pixel_serving import CAPTIONS, PICTURES, TEXTS, Series, Served, Share, stage_seconds
 from benchmarks.pixel_shortcuts import AS_SERVED, Shortcut
 from canopy_backend.items import Frame, VideoItem
 from canopy_export.qwen3vl.tiny import SIZES
@@ -108,23 +108,30 @@ def results() -> PixelResults:
         return Series(label, trees, kb, [Figures(1, 100.0, p50, 2 * p50), Figures(2, 150.0, p50, 3 * p50)])
 
     return PixelResults(
-        machine="a machine", busy=1.0, pillow="13", triton="2.51", load="perf_analyzer", quick=False,
-        host=[host("image, 1 megapixels", 0.0), host("image, 12 megapixels", 36.0, sent=False)],
+        machine="a machine", busy=1.0, pillow="13", quick=False,
+        host=[
+            host("image, 1 megapixel", 0.0), host("image, 12 megapixels", 36.0),
+            host("image, 40 megapixels", 400.0, sent=False),
+        ],
         shortcuts=[Shortcut(label=AS_SERVED, ms=200.0, changed=0.0, mean=0.0, most=0)],
         seeking=[Seeking(label="a clip", frames=3000, taken=12, decoded=12, seek_ms=200.0, all_ms=1500.0)],
-        series=[
-            series(TEXTS, False, 20.0, 9.0), series(PICTURES, False, 800.0, 90.0),
-            series(PICTURES, True, 850.0, 3.5), series(CAPTIONS, True, 50.0, 1.5),
-        ],
-        shares=[Share(PICTURES, 20.0, {"hierarchy": 10.0, "vision_encoder": 2.0, "node_encoder": 3.0}, waits=True)],
+        served=Served(
+            "2.51",
+            "perf_analyzer",
+            [
+                series(TEXTS, False, 20.0, 9.0), series(PICTURES, False, 800.0, 90.0),
+                series(PICTURES, True, 850.0, 3.5), series(CAPTIONS, True, 50.0, 1.5),
+            ],
+            [Share(PICTURES, 20.0, {"hierarchy": 10.0, "vision_encoder": 2.0, "node_encoder": 3.0}, waits=True)],
+        ),
     )  # fmt: skip
 
 
 def test_the_page_says_what_was_missed_and_how_many_cores_a_gpu_needs() -> None:
     text = page(results())
-    assert "- H100: **missed** by image, 12 megapixels, JPEG (4.0); 4 cores keep it busy" in text
-    assert "- A100: **missed** by image, 12 megapixels, JPEG (1.3); 2 cores keep it busy" in text
-    assert "- L4: met by all; 1 core keeps it busy" in text
+    assert "- H100: **missed** by 1 of 2: image, 12 megapixels, JPEG (4.0). 4 cores keep it busy" in text
+    assert "- A100: **missed** by 1 of 2: image, 12 megapixels, JPEG (1.3). 2 cores keep it busy" in text
+    assert "- L4: met by all 2. 1 core keeps it busy" in text
     assert "1.5 *" in text
     assert "written smaller where items are made" in text
     assert "| 7.5 |" in text  # decoding everything over seeking
