@@ -145,9 +145,10 @@ def _series(served: Served) -> str:
             )
     header = ["`compress`", "request, kB", "in flight", "requests/s", "p50 ms", "p95 ms"]
     text = (
-        f"Through a server with a tiny random Qwen3-VL on the CPU, by {served.load}. Its encoders take next to "
-        "nothing, so these figures show what is around them: bytes, decoding, calls between processes. They say "
-        "nothing about a real model's times."
+        f"By {served.load}, with a tiny random Qwen3-VL on the CPU. Its vision tower takes next to nothing, so what "
+        "pictures cost here is what stands around it: bytes, decoding, calls between processes. Cold texts have some "
+        "fifteen nodes each, and show what a CPU takes for attention over rows of 2,048 tokens. None of this says "
+        "anything about a real model's times."
     )
     return f"## Through a server\n\n{text}\n\n{table(header, rows)}{_bytes(served.series)}"
 

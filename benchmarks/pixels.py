@@ -29,7 +29,7 @@ HOST: Final = HostExtent(
 )
 QUICK_HOST: Final = HostExtent(repeats=1, megapixels=(1, 12), clips=(30, 300), seek_s=10, keys_s=(10,), rate=25)
 SERVING: Final = ServingExtent(in_flight=(1, 2, 4), cold=10, warm=200, shares=20, rounds=3)
-QUICK_SERVING: Final = ServingExtent(in_flight=(1, 4), cold=1, warm=10, shares=3, rounds=1)
+QUICK_SERVING: Final = ServingExtent(in_flight=(1, 2), cold=1, warm=10, shares=2, rounds=1)
 
 
 def measure(*, quick: bool) -> PixelResults:
