@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.memory import sampled
-from benchmarks.server import Server
+from benchmarks.server import Server, served
 from canopy_backend.errors import CanopyError
 from canopy_backend.items import Frame, Item, TextItem, VideoItem, encode_item
 from canopy_client import CanopyClient, RetryPolicy
@@ -69,7 +69,7 @@ def seeing(folder: Path, wait_ms: int, report: Callable[[str], None]) -> Iterato
     config.write_text(text, encoding="utf-8")
     with stack.running(settings, servers=["evidence"], report=report) as status:
         (server,) = status.servers
-        yield Server(f"{settings.host}:{settings.grpc_port}", server.pid, server.version, repository, "separate")
+        yield served(settings, server.pid, server.version, "separate")
 
 
 def timed(client: CanopyClient, item: Item) -> tuple[str, float]:

@@ -19,7 +19,10 @@ from canopy_local.locking import Report
 from canopy_local.settings import StackSettings
 
 #: What an export writes into a repository; everything else comes from the checkout.
-_EXPORTED: Final = ("model.onnx", "model.plan", "manifest.json", "tokenizer.json", "reader_tokenizer.json")
+_EXPORTED: Final = (
+    *("model.onnx", "model.onnx.data", "model.plan"),
+    *("manifest.json", "tokenizer.json", "reader_tokenizer.json", "qwen3vl.json"),
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,19 @@ def evidence(node_encoding: NodeEncoding, report: Report, model: Path | None = N
         settings = isolated(mine, Path(temporary, "home"))
         with stack.running(settings, servers=["evidence"], report=report) as status:
             (server,) = status.servers
-            url, metrics = (f"{settings.host}:{port}" for port in (settings.grpc_port, settings.metrics_port))
-            yield Server(url, server.pid, server.version, f"http://{metrics}/metrics", folder, node_encoding)
+            yield served(settings, server.pid, server.version, node_encoding)
+
+
+def served(settings: StackSettings, pid: int, version: str, node_encoding: NodeEncoding) -> Server:
+    """The running evidence server of a stack."""
+    return Server(
+        url=f"{settings.host}:{settings.grpc_port}",
+        pid=pid,
+        version=version,
+        metrics=f"http://{settings.host}:{settings.metrics_port}/metrics",
+        repository=settings.model_repository,
+        node_encoding=node_encoding,
+    )
 
 
 def refresh(source: Path, folder: Path) -> None:
