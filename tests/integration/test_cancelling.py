@@ -188,7 +188,7 @@ async def test_a_corpus_that_is_opened_for_nobody_is_closed(after_s: float | Non
         before = steps(between) if after_s is None else asyncio.sleep(after_s)
         await twice_cancelled(_opened(folder, options), before, between)
     await soon(lambda: not any(one.name.startswith("corpus-open") for one in threading.enumerate()))
-    assert not is_open(folder)
+    await soon(lambda: not is_open(folder), "the folder is still open")
     async with await AsyncCorpus.open(str(folder), **options) as corpus:
         assert await corpus.count() == 0
     assert not is_open(folder)
