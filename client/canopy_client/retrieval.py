@@ -68,10 +68,15 @@ class MilvusRetriever:
             if modalities is None:
                 return await self._corpus.search(vector, k, **options)
             chosen = [modality for modality in _MODALITIES if modality in modalities]
-            found = await asyncio.gather(
-                *(self._corpus.search(vector, k, modalities=[modality], **options) for modality in chosen)
-            )
-        return sorted((hit for hits in found for hit in hits), key=lambda hit: -hit.score)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    searches = [
+                        group.create_task(self._corpus.search(vector, k, modalities=[modality], **options))
+                        for modality in chosen
+                    ]
+            except ExceptionGroup as failed:
+                raise failed.exceptions[0] from None
+        return sorted((hit for one in searches for hit in one.result()), key=lambda hit: -hit.score)
 
     async def _vector(self, query: str) -> npt.NDArray[np.float32]:
         if query not in self._vectors:

@@ -36,8 +36,17 @@ class AsyncCorpus:
 
     @classmethod
     async def open(cls, *arguments: Any, **options: Any) -> AsyncCorpus:
-        """Open a corpus; see :meth:`Corpus.open`."""
-        return cls(await asyncio.to_thread(Corpus.open, *arguments, **options))
+        """Open a corpus; see :meth:`Corpus.open`. One that is open only after its caller has left is closed again."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="corpus-open")
+        opening = pool.submit(Corpus.open, *arguments, **options)
+        try:
+            return cls(await asyncio.wrap_future(opening))
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: behind the opening, the same one closes what came of it.
+            pool.submit(lambda: opening.result().close())
+            raise
+        finally:
+            pool.shutdown(wait=False)
 
     async def upsert(self, rows: Iterable[IndexedItem], **options: Any) -> int:
         """Write items; see :meth:`Corpus.upsert`. ``rows`` is read in another thread."""
@@ -68,9 +77,10 @@ class AsyncCorpus:
         return await self._run(self.corpus.count, **options)
 
     async def close(self) -> None:
-        """Close the corpus."""
-        await self._run(self.corpus.close)
+        """Close the corpus; a caller that is cancelled leaves at once, and the corpus closes all the same."""
+        closing = self._pool.submit(self.corpus.close)
         self._pool.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closing))
 
     async def __aenter__(self) -> AsyncCorpus:
         return self

@@ -21,6 +21,7 @@ class OpenAIServer:
         requests: Bodies received.
         working: Requests that were received and neither answered nor left by their client.
         most: The most of them at one time.
+        connections: Open connections, each with the task that serves it.
     """
 
     def __init__(self, behaviour: Behaviour) -> None:
@@ -28,7 +29,7 @@ class OpenAIServer:
         self.requests: list[dict[str, Any]] = []
         self.working = 0
         self.most = 0
-        self._connections: set[asyncio.Task[None]] = set()
+        self.connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -39,9 +40,9 @@ class OpenAIServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._server.close()
-        for task in self._connections:
+        for task in self.connections:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self.connections, return_exceptions=True)
 
     @property
     def url(self) -> str:
@@ -50,16 +51,16 @@ class OpenAIServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self.connections.add(task)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 while True:
                     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-                    length = int(head.partition("content-length:")[2].split("\r\n")[0])
-                    self.requests.append(json.loads(await reader.readexactly(length)))
+                    length = int(head.partition("content-length:")[2].split("\r\n")[0] or 0)
+                    self.requests.append(json.loads(await reader.readexactly(length) or b"{}"))
                     await self._work(self.requests[-1], reader, writer)
         finally:
-            self._connections.discard(task)
+            self.connections.discard(task)
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()

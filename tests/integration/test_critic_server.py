@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from patience import PATIENCE_S, eventually
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
@@ -59,7 +60,7 @@ class Raw:
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         return message
 
-    def messages(self, request: Any, timeout: float = 60) -> list[pb.ModelStreamInferResponse]:
+    def messages(self, request: Any, timeout: float = 4 * PATIENCE_S) -> list[pb.ModelStreamInferResponse]:
         """All messages of the answer. Read to the end: a stream left early can keep Triton 24.10 from unloading."""
         return list(self.stub.ModelStreamInfer(iter([request]), timeout=timeout))
 
@@ -215,22 +216,27 @@ def test_requests_overlap(critic_url: str, raw: Raw) -> None:
 def test_cancellation_stops_the_generation(raw: Raw) -> None:
     """As many endless answers as the engine works on at a time: if one went on, the next request would wait."""
     endless = {"max_tokens": 6000, "ignore_eos": True}
-    calls = [raw.stub.ModelStreamInfer(iter([raw.request(endless, stream=True)]), timeout=120) for _ in range(8)]
+    calls = [
+        raw.stub.ModelStreamInfer(iter([raw.request(endless, stream=True)]), timeout=8 * PATIENCE_S) for _ in range(8)
+    ]
     for call in calls:
         next(call)
     for call in calls:
         call.cancel()
-    answer = raw.messages(raw.request({"max_tokens": 2, "temperature": 0}), timeout=40)
+    answer = raw.messages(raw.request({"max_tokens": 2, "temperature": 0}), timeout=PATIENCE_S)
     assert codec.critic_chunk(answer[0]).text
 
 
 async def test_client_gets_structured_answers_concurrently(model: TritonLanguageModel) -> None:
     asked = [Message("user", "Is the sky green? Answer with the JSON object.")]
     answers = await asyncio.gather(
-        *(model.generate(asked, max_tokens=60, schema=SCHEMA, deadline=Deadline.after(120)) for _ in range(3))
+        *(
+            model.generate(asked, max_tokens=60, schema=SCHEMA, deadline=Deadline.after(4 * PATIENCE_S))
+            for _ in range(3)
+        )
     )
-    assert len({answer.text for answer in answers}) == 1
-    assert set(json.loads(answers[0].text)) == {"sufficient", "gap"}
+    # Not one text: in bfloat16 it depends on which prompts were computed together, and on the processor.
+    assert all(set(json.loads(answer.text)) == {"sufficient", "gap"} for answer in answers)
 
 
 def test_engine_does_not_outlive_a_killed_server(stack: Any, critic_url: str) -> None:
@@ -238,21 +244,18 @@ def test_engine_does_not_outlive_a_killed_server(stack: Any, critic_url: str) ->
     entry = State.load(stack.settings).servers["critic"]
     assert len(entry.processes) >= 3
     os.kill(entry.pid, signal.SIGKILL)
-    until = time.monotonic() + 30
-    while entry.processes:
-        assert time.monotonic() < until, entry.processes
-        time.sleep(0.2)
+    eventually(lambda: not entry.processes, "the engine goes on")
     stack.need("critic")
 
 
 async def test_restart_in_the_middle_of_a_session(stack: Any, model: TritonLanguageModel) -> None:
     asked = [Message("user", "What is the capital of France?")]
-    before = await model.generate(asked, max_tokens=10, deadline=Deadline.after(60))
+    before = await model.generate(asked, max_tokens=10, deadline=Deadline.after(PATIENCE_S))
     stack.down("critic")
     with pytest.raises(CanopyError):
         await model.generate(asked, max_tokens=10, deadline=Deadline.after(3))
     # In this thread: the server ends with the thread that started it.
     stack.need("critic")
-    after = await model.generate(asked, max_tokens=10, deadline=Deadline.after(60))
+    after = await model.generate(asked, max_tokens=10, deadline=Deadline.after(PATIENCE_S))
     assert "Paris" in before.text
     assert "Paris" in after.text

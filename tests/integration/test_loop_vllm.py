@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S, soon
 
 from canopy_backend.errors import DeadlineExceeded
 from canopy_backend.items import TextItem
@@ -53,7 +54,7 @@ def loop_of(llm: TritonLanguageModel) -> Orchestrator:
 
 async def short_answer_s(llm: TritonLanguageModel) -> float:
     started = time.monotonic()
-    await llm.generate([Message("user", "Hello.")], max_tokens=2, deadline=Deadline.after(60))
+    await llm.generate([Message("user", "Hello.")], max_tokens=2, deadline=Deadline.after(4 * PATIENCE_S))
     return time.monotonic() - started
 
 
@@ -73,8 +74,7 @@ async def test_32_questions_at_a_time(llm: TritonLanguageModel) -> None:
         assert one.text
         assert one.llm_calls["reader"] == 1
         assert ("critic" in one.llm_calls) == (number % 4 == 0)
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert len(tasks) <= 2, tasks
+    await soon(lambda: len(asyncio.all_tasks() - {asyncio.current_task()}) <= 2, "tasks are left")
 
 
 async def test_cancelled_questions_free_the_engine(llm: TritonLanguageModel) -> None:
@@ -99,28 +99,29 @@ async def test_a_full_client_queue_keeps_the_deadline(critic_url: str, shared_se
     first = asyncio.ensure_future(llm.generate(CHAT, max_tokens=3000, deadline=Deadline.after(60)))
     await asyncio.sleep(0.5)
     started = time.monotonic()
-    if not first.done():
-        with pytest.raises(DeadlineExceeded):
-            await llm.generate(CHAT, max_tokens=2, deadline=Deadline.after(0.3))
-        assert time.monotonic() - started < 1
+    try:
+        await llm.generate(CHAT, max_tokens=2, deadline=Deadline.after(0.3))
+    except DeadlineExceeded:
+        assert time.monotonic() - started < PATIENCE_S
+    else:
+        assert first.done(), "its place became free only with its end"
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert await short_answer_s(llm) < 20
+    assert await short_answer_s(llm) < PATIENCE_S
     await llm.close()
 
 
 async def test_a_deadline_in_the_middle_of_an_answer(llm: TritonLanguageModel) -> None:
-    started = time.monotonic()
     options = LoopOptions(compress=False, k=2, critic_tokens=4000)
-    answer = await loop_of(llm).answer("Tell everything about pumps.", options=options, deadline_s=0.4)
-    assert time.monotonic() - started < 2
+    answer = await loop_of(llm).answer("Tell everything about pumps.", options=options, deadline_s=2)
+    assert answer.seconds < PATIENCE_S
     assert len(answer.evidence) == 2
     assert answer.stop in ("deadline", "critic_failed", "sufficient", "empty_query", "repeated_query")
 
 
 async def test_a_verdict_cut_by_its_tokens_is_asked_again_and_given_up(llm: TritonLanguageModel) -> None:
     options = LoopOptions(compress=False, k=2, critic_tokens=3, reader_tokens=6)
-    answer = await loop_of(llm).answer("When was pump 3 built?", options=options, deadline_s=120)
+    answer = await loop_of(llm).answer("When was pump 3 built?", options=options, deadline_s=4 * PATIENCE_S)
     assert (answer.stop, answer.llm_calls) == ("critic_failed", {"critic": 2, "reader": 1})
     assert answer.text
     assert "asked 2 times" in answer.error
@@ -128,7 +129,7 @@ async def test_a_verdict_cut_by_its_tokens_is_asked_again_and_given_up(llm: Trit
 
 async def test_a_prompt_over_the_model_s_window_leaves_the_evidence(llm: TritonLanguageModel) -> None:
     question = "When was pump 3 built? " * 2500
-    answer = await loop_of(llm).answer(question, deadline_s=120)
+    answer = await loop_of(llm).answer(question, deadline_s=4 * PATIENCE_S)
     assert answer.stop == "reader_failed"
     assert len(answer.evidence) == 2
     assert "max_model_len" in answer.error

@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, eventually
 
 from canopy_local import canary, procfs
 from canopy_local import stack as stack_module
@@ -27,7 +27,7 @@ EVIDENCE = ("evidence",)
 PYTHON_MODELS = (
     "hierarchy", "node_encoder", "planner", "query_encoder", "refinement", "tokenizer", "tree_writer"
 )  # fmt: skip
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,11 @@ def stubs(settings: StackSettings) -> dict[str, int]:
 def probe(settings: StackSettings, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "canopy_client.cli.probe", "--url", f"127.0.0.1:{settings.grpc_port}"]
     return subprocess.run(
-        [*command, "--timeout-s", str(TIMEOUT_S), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--timeout-s", str(TIMEOUT_S), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
     )
 
 
@@ -88,15 +92,10 @@ def test_each_dead_model_fails_the_probe_while_health_is_green(settings: StackSe
     ticks = procfs.start_ticks(pid)
     assert probe(settings).returncode == 0
     os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + 10
-    while procfs.start_ticks(pid) == ticks:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    started = time.monotonic()
+    eventually(lambda: procfs.start_ticks(pid) != ticks)
     done = probe(settings)
     assert done.returncode == 1, f"{model} is dead: {done.stdout}"
     assert probe(settings, "--busy-passes").returncode == 1, "so that it is started again"
     assert done.stdout.startswith("evidence FAILS: ServerUnavailable: "), "clients may send again, at another replica"
-    assert time.monotonic() - started < TIMEOUT_S + 10, "the start of the command included"
     ready, _ = canary.health("127.0.0.1", settings.http_port)
     assert ready, "this Triton release does not tell"

@@ -9,14 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import typer
+from patience import PATIENCE_S, eventually
 from typer.testing import CliRunner
 
 from canopy_backend.errors import PortBusy
@@ -55,13 +55,6 @@ def look(settings: StackSettings) -> ServerStatus:
     return server
 
 
-def eventually(check: Callable[[], bool], seconds: float = 15) -> None:
-    until = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 def children(settings: StackSettings) -> list[int]:
     entry = State.load(settings).servers["evidence"]
     return [pid for pid in entry.processes if pid != entry.pid]
@@ -88,11 +81,9 @@ def test_busy_port_is_refused_by_name(settings: StackSettings) -> None:
 
 
 def test_up_again_changes_nothing(settings: StackSettings, up: ServerStatus) -> None:
-    started = time.monotonic()
     (again,) = stack_module.up(settings, servers=EVIDENCE, tied=True).servers
     assert again.pid == up.pid
     assert again.up
-    assert time.monotonic() - started < 15
 
 
 def test_listens_on_loopback_only(up: ServerStatus) -> None:
@@ -131,7 +122,7 @@ def test_two_commands_take_turns(settings: StackSettings, up: ServerStatus) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=4 * PATIENCE_S)
     assert results == [up.pid, up.pid]
     assert sum("up already" in line for line in lines) == 2
 
@@ -189,7 +180,7 @@ def test_stale_state_does_not_kill_a_stranger(settings: StackSettings) -> None:
             state.save(settings)
             stack_module.down(settings, servers=EVIDENCE)
             assert stranger.poll() is None
-        stranger.communicate(b"\n", timeout=10)
+        stranger.communicate(b"\n", timeout=PATIENCE_S)
 
 
 def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
@@ -210,7 +201,7 @@ def test_server_of_a_killed_starter_ends(settings: StackSettings) -> None:
         entry = State.load(settings).servers["evidence"]
         assert entry.processes
         starter.kill()
-    eventually(lambda: not entry.processes, seconds=30)
+    eventually(lambda: not entry.processes)
 
 
 def test_failed_start_shows_the_log_and_leaves_nothing(settings: StackSettings, tmp_path: Path) -> None:
@@ -249,7 +240,7 @@ def test_a_server_that_hangs_while_it_starts_is_started_a_second_time(
     thread.start()
     lines: list[str] = []
     (server,) = stack_module.up(quick, servers=EVIDENCE, report=lines.append, tied=True).servers
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert server.up
     assert first != [server.pid]
     assert procfs.start_ticks(first[0]) is None

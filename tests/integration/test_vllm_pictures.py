@@ -7,7 +7,6 @@ critic's own has no torchvision, and a server takes longer to start than a test 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from patience import PATIENCE_S
 from tokenizers import Tokenizer
 
 from canopy_backend.items import Item
@@ -22,6 +22,7 @@ from canopy_client import LoopOptions, Orchestrator
 from canopy_client.deadline import Deadline
 from canopy_client.llm import ChatTemplate, OpenAILanguageModel
 from canopy_client.settings import Settings
+from canopy_local.isolation import free_ports
 from tests.integration.test_loop_pictures import ITEMS, Nobody, Shelf, chat_of
 
 PYTHON = os.environ.get("CANOPY_VLLM_PYTHON", "")
@@ -45,9 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(model: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [
         PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", "tiny",
         "--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--max-model-len", "2048",
@@ -71,7 +70,7 @@ def _wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + START_S
     while time.monotonic() < until and server.poll() is None:
         try:
-            if httpx.get(f"{address}/health", timeout=2).is_success:
+            if httpx.get(f"{address}/health", timeout=10).is_success:
                 return
         except httpx.HTTPError:
             pass
@@ -89,7 +88,7 @@ async def test_the_server_counts_the_tokens_that_we_count(items: list[Item], mod
     prompt = ChatTemplate.from_folder(model).render(chat)
     tokens = len(Tokenizer.from_file(str(model / "tokenizer.json")).encode(prompt, add_special_tokens=False).ids)
     llm = OpenAILanguageModel(url, model="tiny")
-    completion = await llm.generate(chat, max_tokens=4, deadline=Deadline.after(60))
+    completion = await llm.generate(chat, max_tokens=4, deadline=Deadline.after(PATIENCE_S))
     await llm.close()
     # Each picture is three tokens of the prompt as it is written: its marks and one placeholder.
     assert completion.prompt_tokens == tokens + sum(one.tokens - 3 for one in pictures)
@@ -100,7 +99,7 @@ async def test_a_question_comes_to_an_answer(model: Path, url: str) -> None:
     llm = OpenAILanguageModel(url, model="tiny")
     loop = Orchestrator(Shelf(), Nobody(), llm, sight=settings.sight())
     options = LoopOptions(compress=False, max_rounds=1, reader_tokens=4)
-    answer = await loop.answer("What is it?", options=options, deadline_s=60)
+    answer = await loop.answer("What is it?", options=options, deadline_s=PATIENCE_S)
     await llm.close()
     assert (answer.stop, answer.error, answer.llm_calls) == ("max_rounds", "", {"reader": 1})
     assert sum(one.shown for cited in answer.evidence for one in cited.pictures) == PICTURES

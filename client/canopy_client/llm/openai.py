@@ -96,6 +96,8 @@ class OpenAILanguageModel:
         self._model = model
         self._retry = retry or RetryPolicy()
         self._places = Places(parallel)
+        # The event loop alone would not keep one that nobody waits for any more.
+        self._requests: set[asyncio.Task[Any]] = set()
         self._secrets = [secret for secret in (api_key, password) if secret]
         headers = {"Content-Type": "application/json"}
         if api_key:
@@ -109,8 +111,12 @@ class OpenAILanguageModel:
         return f"{self._model}@{shown_address(self._url)}"
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+        """Close the connections; what was cancelled ends first."""
+        try:
+            while leaving := [one for one in self._requests if one.cancelling()]:
+                await asyncio.wait(leaving)
+        finally:
+            await self._client.aclose()
 
     async def generate(
         self,
@@ -165,13 +171,21 @@ class OpenAILanguageModel:
         the connection, as two deadlines of one moment give, would leave it open and the server at work.
         """
         request = asyncio.ensure_future(self._post(payload))
+        self._requests.add(request)
+        request.add_done_callback(self._ended)
         try:
             await asyncio.wait((request,), timeout=timeout_s)
             if request.done():
                 return request.result()
         finally:
-            request.cancel()
+            if request.cancel():
+                await asyncio.wait((request,))  # so that its place becomes free with its connection
         raise DeadlineExceeded(f"language model {self.name}: no answer in {timeout_s:.1f} s")
+
+    def _ended(self, request: asyncio.Task[Any]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            request.exception()  # looked at: whoever still waits has it from the task, nobody else misses it
 
     async def _post(self, payload: bytes) -> tuple[int, bytes]:
         """Status and body of the reply; a body is read no further than an answer can be long."""

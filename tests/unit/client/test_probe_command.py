@@ -42,7 +42,7 @@ def test_a_busy_server_is_not_restarted(silent_url: str) -> None:
 
 
 def test_a_server_that_is_gone_is_not_busy() -> None:
-    code, shown = run("--url", "127.0.0.1:1", "--busy-passes")
+    code, shown = run("--url", "127.0.0.1:1", "--busy-passes", "--timeout-s", "60")
     assert code == 1
     assert shown.startswith("evidence FAILS: ServerUnavailable: ")
 

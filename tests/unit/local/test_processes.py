@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from canopy_backend.errors import PortBusy, StackError
-from canopy_local import processes, procfs
+from canopy_local import isolation, processes, procfs
 from canopy_local.locking import locked
 from canopy_local.logs import tail
 from canopy_local.processes import check_ports
@@ -129,3 +129,13 @@ def test_processor_time_is_that_of_the_processes() -> None:
         pass
     assert procfs.processor_seconds([os.getpid()]) - before >= 0.03
     assert procfs.processor_seconds([2**22 + 1]) == 0.0
+
+
+def test_free_ports_are_none_that_the_kernel_could_give_to_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = map(int, isolation._GIVEN.read_text().split())
+    chosen = isolation.free_ports(40)
+    assert len(set(chosen)) == 40
+    assert all(port >= 10_000 and not first <= port <= last for port in chosen)
+    # A machine that leaves none to servers.
+    monkeypatch.setattr(isolation, "_given_by_the_kernel", lambda: range(65_536))
+    assert len(set(isolation.free_ports(3))) == 3

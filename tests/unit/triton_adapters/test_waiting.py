@@ -24,9 +24,9 @@ def test_arrival_is_one_moment_of_the_machines_clock() -> None:
     assert before <= int(moment[0]) <= time.monotonic_ns()
 
 
-@pytest.mark.parametrize("timeout_us", [0, 5_000_000])
+@pytest.mark.parametrize("timeout_us", [0, 600_000_000])
 def test_whoever_is_in_time_passes(timeout_us: int) -> None:
-    check_wait(ago(0.5), timeout_us=timeout_us, longest_s=1.0)
+    check_wait(ago(0.5), timeout_us=timeout_us, longest_s=600.0)
 
 
 def test_a_long_wait_is_the_servers_fault() -> None:
