@@ -44,7 +44,7 @@ def export(
         typer.Option(
             envvar="CANOPY_PRECISION",
             help="fp32 or bf16 for the node encoder's matrix products; by default bf16 in the embedded profile with "
-            "the example's own adapters and with contextual, else fp32.",
+            "the example's own adapters and with contextual, else fp32. With pixels also fp16, and for all graphs.",
         ),
     ] = None,
     profile: Annotated[str, typer.Option(envvar="CANOPY_PROFILE", help="embedded, onnx or tensorrt.")] = "embedded",
@@ -107,9 +107,9 @@ def _node_encoding(value: str | None) -> NodeEncoding | None:
 
 
 def _precision(value: str | None) -> Precision | None:
-    if value is None or value in ("fp32", "bf16"):
+    if value is None or value in ("fp32", "bf16", "fp16"):
         return value  # type: ignore[return-value]
-    raise ExportError(f"precision {value!r}: expected fp32 or bf16")
+    raise ExportError(f"precision {value!r}: expected fp32, bf16 or fp16")
 
 
 def _profile(value: str) -> Profile:

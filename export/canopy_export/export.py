@@ -25,6 +25,7 @@ from canopy_backend.manifest import (
 from canopy_backend.templates import TEMPLATE_HASH
 from canopy_backend.tokenization import TokenCounter
 from canopy_export.configs import fit, write_configs
+from canopy_export.qwen3vl.repository import GRAPH_VERSION as PIXEL_GRAPH_VERSION
 from canopy_export.qwen3vl.repository import export_vision, vision_wanted, write_pixel_graph
 from canopy_export.source import OPSET, Source, adapter_revision, node_encoding_of, read_source
 from canopy_export.vision_config import Sight
@@ -41,7 +42,8 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 READER_TOKENIZER: Final = "hierarchy/reader_tokenizer.json"
 #: Counts up when the graphs change in a way that an existing file should be replaced.
 GRAPH_VERSION: Final = "2"
-#: Precisions of the node encoder that a profile can serve; the first is what it gets where none is asked for.
+#: Precisions of the node encoder that a profile can serve; the first is what it gets where none is asked for. The query
+#: encoder of a model of text is float32 in all of them.
 _PRECISIONS: Final[dict[tuple[Profile, NodeEncoding], tuple[Precision, ...]]] = {
     # Pooled from one pass, nodes of an item share most of their rounding: at least 99.5 % of the decisions stay.
     ("embedded", "contextual"): ("bf16", "fp32"),
@@ -50,6 +52,13 @@ _PRECISIONS: Final[dict[tuple[Profile, NodeEncoding], tuple[Precision, ...]]] = 
     ("onnx", "separate"): ("fp32",),
     ("tensorrt", "contextual"): ("fp32",),
     ("tensorrt", "separate"): ("fp32",),
+}
+#: The same for encoders that see pixels, both of them and the vision tower. The graphs themselves have these types, so
+#: that TensorRT, whose networks are strongly typed, builds them as they are; ONNX Runtime has no bfloat16 on a CPU.
+_PIXEL_PRECISIONS: Final[dict[Profile, tuple[Precision, ...]]] = {
+    "embedded": ("fp32", "bf16", "fp16"),
+    "onnx": ("fp32", "fp16"),
+    "tensorrt": ("fp32", "bf16", "fp16"),
 }
 _TOOLS: Final = ("torch", "transformers", "onnx", "peft")
 
@@ -95,8 +104,10 @@ def export_encoders(
             ``contextual`` needs a model with mean pooling.
         precision: ``fp32``, or ``bf16`` for matrix products of the node encoder in bfloat16, which the embedded
             profile alone serves; by default ``bf16`` there with ``contextual``, else ``fp32``. The files are the same.
-        profile: All take the same ONNX files and differ in the configuration that Triton is started with, and in the
-            precisions that they serve. ``tensorrt`` needs plans besides, built from those files.
+            Encoders that see pixels are ``fp32`` unless asked otherwise, and else have files of that type, the vision
+            tower too: ``fp16`` in every profile, ``bf16`` in all but ``onnx``.
+        profile: All take the same ONNX files of one precision and differ in the configuration that Triton is started
+            with, and in the precisions that they serve. ``tensorrt`` needs plans besides, built from those files.
         name: The model's name in the manifests; by default as its own configuration says.
         reader_tokenizer: ``tokenizer.json`` of the model that will read the evidence, for token counts; may be left
             out when the repository has one.
@@ -113,10 +124,11 @@ def export_encoders(
     _require_profile(profile)
     source = read_source(Path(model), name=name)
     encoding = node_encoding_of(source, adapter, node_encoding)
-    precision = _precision(profile, encoding, precision)
+    seen = pixels and source.chat
+    precision = _precision(profile, _PIXEL_PRECISIONS[profile] if seen else _PRECISIONS[profile, encoding], precision)
     repository = Path(repository)
     _put_reader_tokenizer(reader_tokenizer, repository)
-    vision = vision_wanted(source) if pixels and source.chat else None
+    vision = vision_wanted(source, precision) if seen else None
     sight = Sight(vision.hidden) if vision else None
     # Where the configurations fit, an operator's own settings in them stand.
     if not fit(repository, source.dimension, source.window, sight):
@@ -193,8 +205,7 @@ def _put_reader_tokenizer(given: Path | None, repository: Path) -> None:
         _replace(given, target)
 
 
-def _precision(profile: Profile, encoding: NodeEncoding, given: Precision | None) -> Precision:
-    served = _PRECISIONS[profile, encoding]
+def _precision(profile: Profile, served: tuple[Precision, ...], given: Precision | None) -> Precision:
     if given is not None and given not in served:
         raise ExportError(f"precision {given!r}: profile {profile!r} serves {' and '.join(sorted(served))} only")
     return given or served[0]
@@ -207,10 +218,14 @@ def _manifest(source: Source, vision: VisionManifest | None) -> EncoderManifest:
         template=TEMPLATE_HASH,
         window=source.window,
         dimension=source.dimension,
-        precision="fp32",
+        precision=vision.precision if vision else "fp32",
         pooling=source.pooling,
         pixels=vision is not None,
-        versions={"graph": GRAPH_VERSION, "opset": str(OPSET), **{tool: version(tool) for tool in _TOOLS}},
+        versions={
+            "graph": PIXEL_GRAPH_VERSION if vision else GRAPH_VERSION,
+            "opset": str(OPSET),
+            **{tool: version(tool) for tool in _TOOLS},
+        },
     )
 
 
@@ -237,7 +252,11 @@ def _build(
     # In a folder of its own until it has passed its gate; its name must not change, as large weights are found by it.
     with tempfile.TemporaryDirectory(dir=graph_file.parent, prefix=".gate-") as gate:
         made = Path(gate) / graph_file.name
-        (write_pixel_graph if wanted.pixels else _write_graph)(source, adapter, made, node=encoder == NODE_ENCODER)
+        node = encoder == NODE_ENCODER
+        if wanted.pixels:
+            write_pixel_graph(source, adapter, made, node=node, precision=wanted.precision)
+        else:
+            _write_graph(source, adapter, made, node=node)
         (folder / DATA_FILE).unlink(missing_ok=True)
         for file in (data_file(made), made):
             if file.is_file():

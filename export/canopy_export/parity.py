@@ -33,10 +33,10 @@ from canopy_export.onnx_session import OnnxSession
 from canopy_export.source import read_source
 
 #: Smallest cosine between two vectors of the same text, by the precision that is compared with float32.
-MIN_COSINE: Final[dict[Precision, float]] = {"fp32": 0.9999, "bf16": 0.9998}
+MIN_COSINE: Final[dict[Precision, float]] = {"fp32": 0.9999, "bf16": 0.9998, "fp16": 0.9998}
 #: Two scores that are nearer than this are told apart by rounding and by nothing else: by that of vectors to float16,
-#: and in bfloat16 by that of the products too.
-TIE: Final[dict[Precision, float]] = {"fp32": 1e-5, "bf16": 2e-3}
+#: and in reduced precision by that of the products too.
+TIE: Final[dict[Precision, float]] = {"fp32": 1e-5, "bf16": 2e-3, "fp16": 5e-4}
 #: Items that are planned together; bounds the memory of one pass.
 _BATCH: Final = 16
 
@@ -219,7 +219,7 @@ def compare(reference: Outcome, actual: Outcome, precision: Precision = "fp32") 
     Args:
         reference: That of float32.
         actual: What is judged.
-        precision: Its arithmetic, ``fp32`` or ``bf16``.
+        precision: Its arithmetic: ``fp32``, ``bf16`` or ``fp16``.
     """
     pairs = [(reference.queries, actual.queries), *zip(reference.nodes, actual.nodes, strict=True)]
     cosine = min(_cosine(np.asarray(left, np.float32), np.asarray(right, np.float32)) for left, right in pairs)

@@ -31,7 +31,7 @@ class StackSettings(msgspec.Struct, frozen=True, kw_only=True):
         critic_adapter: LoRA adapter folder that is merged into the critic's model, ``none`` for the model as it comes;
             by default the project's own.
         precision: ``fp32`` or ``bf16`` for the node encoder; by default ``bf16`` with the example's own adapters and
-            with ``contextual``, else ``fp32``.
+            with ``contextual``, else ``fp32``. Of a model that sees pixels, for both encoders and the vision tower.
         host: Address that the servers listen on. Anything but loopback opens them to the network, without TLS.
         http_port, grpc_port, metrics_port: Ports of the evidence server.
         critic_http_port, critic_grpc_port, critic_metrics_port: Ports of the critic server.

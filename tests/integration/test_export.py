@@ -171,7 +171,7 @@ def test_the_embedded_runtime_gives_the_graph_s_vectors(
     assert not embedded(inputs)[1].any()
     with pytest.raises(ExportError, match="no such file"):
         OpenVinoSession(tmp_path / "model.onnx")
-    with pytest.raises(ExportError, match="precision 'int8' is not one of fp32, bf16"):
+    with pytest.raises(ExportError, match="precision 'int8' is not one of fp32, bf16, fp16"):
         OpenVinoSession(graph, precision="int8")
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(ExportError, match=r"model\.onnx"):

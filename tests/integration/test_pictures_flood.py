@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from qwen3vl_model import picture
+from benchmarks.parity.trees import picture
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qwen3vl_model import picture, write_adapter
 from typer.testing import CliRunner
 
 from canopy_backend.errors import ExportError
-from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextItem, VideoItem
+from canopy_backend.items import Cue, ImageItem, Item, TableItem, TextItem, VideoItem
 from canopy_backend.manifest import EncoderManifest, VisionManifest
 from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, Part, VideoPart, encode_content
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
@@ -34,14 +33,14 @@ from canopy_export.graphs import NodeGraph, QueryGraph, load_backbone
 from canopy_export.parity import OnnxEncoders, TorchEncoders, compare, run_encoders
 from canopy_export.qwen3vl.__main__ import app
 from canopy_export.qwen3vl.adapter import merge_language_adapter, vision_hash
-from canopy_export.qwen3vl.build import NODE_TOKENIZER, QUERY_TOKENIZER, export_graphs, load_model
+from canopy_export.qwen3vl.build import NODE_TOKENIZER, export_graphs, load_model
 from canopy_export.qwen3vl.folder import chat_tokenizer, vision_settings
 from canopy_export.qwen3vl.gates import compare as compare_rows
 from canopy_export.qwen3vl.graphs import VISION_INPUTS, LanguageGraph, VisionGraph
 from canopy_export.qwen3vl.onnx_files import load_file, run_torch
-from canopy_export.qwen3vl.parity import PixelEncoders, run_pixels
 from canopy_export.qwen3vl.served import PixelNodeGraph, PixelQueryGraph, export_pixel_graph
 from canopy_export.qwen3vl.tiny import tiny_qwen3vl
+from canopy_export.qwen3vl.tiny_adapter import write_adapter
 from canopy_export.source import adapter_revision, read_source
 
 TIMES = (0.0, 10.0, 20.0, 30.0, 40.0)
@@ -315,43 +314,6 @@ def items() -> list[Item]:
         made.append(VideoItem(id=f"video{place}", duration_s=130, segments=cues))
         made.append(ImageItem(id=f"image{place}", title="A view", caption=sentence()))
     return made
-
-
-def trees() -> list[Item]:
-    """200 items: texts, tables, pictures with and without a caption, clips with frames, some with a transcript."""
-    random = np.random.default_rng(13)
-    made = items()
-    for place in range(88):
-        caption = " ".join(random.choice(["mill", "weir", "crane", "gate"], 3)) if place % 2 else ""
-        made.append(ImageItem(id=f"seen{place}", caption=caption, image=picture(random, 40 + place, 64)))
-    for place in range(88):
-        frames = [Frame(float(at), picture(random, 48, 48)) for at in range(5, 120, 20)]
-        cues = [Cue(40, 50, "The gate is opened.")] if place % 2 else []
-        made.append(VideoItem(id=f"clip{place}", duration_s=120, frames=frames, segments=cues))
-    return made
-
-
-def test_trees_of_items_with_pixels(model: Path, adapter: Path, tmp_path: Path) -> None:
-    """Torch and the files keep the same nodes, the node encoder with its adapter and the query encoder without."""
-    settings = vision_settings(model)
-    tuned = load_model(model)
-    merge_language_adapter(tuned, adapter, settings)
-    vision, node = torch_pair(tuned)
-    export_graphs(model, tmp_path / "node", adapter=adapter, precision="fp32")
-    export_graphs(model, tmp_path / "base", precision="fp32", language_only=True)
-    tokenizers = [EncoderTokenizer(tmp_path / "node" / name, 1024) for name in (NODE_TOKENIZER, QUERY_TOKENIZER)]
-    torch_side = PixelEncoders(vision, node, torch_pair(load_model(model))[1], *tokenizers, settings)
-    files = [
-        load_file(tmp_path / name, "fp32") for name in ("node/vision.onnx", "node/language.onnx", "base/language.onnx")
-    ]
-    queries = ["Which ships carried grain?", "the crane at the weir"]
-    expected = run_pixels(torch_side, queries, trees())
-    parity = compare(expected, run_pixels(PixelEncoders(*files, *tokenizers, settings), queries, trees()))
-    parity.require("files")
-    assert parity.decisions == 2 * len(trees()) == 400
-    assert parity.equal >= 0.995 * parity.decisions
-    split = sum(len(runs) > 1 or runs[0] != (0, 4) for (_, place), runs in expected.kept.items() if place >= 112)
-    assert split > 20
 
 
 def test_canopy_export_takes_the_text_side_of_the_folder(model: Path, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 import torch
 import tritonclient.grpc as triton
 from PIL import Image
-from qwen3vl_model import picture, write_adapter
 from typer.testing import CliRunner
 
+from benchmarks.parity.trees import picture
 from canopy_backend.errors import InvalidItem, LimitExceeded
 from canopy_backend.fragments import fragment
 from canopy_backend.hierarchy import balanced
@@ -29,7 +29,6 @@ from canopy_client import CanopyClient, canary
 from canopy_client.cli.app import build as canopy_app
 from canopy_client.cli.commands import items_of
 from canopy_client.settings import Settings
-from canopy_export.parity import compare, run_endpoint
 from canopy_export.qwen3vl.adapter import merge_language_adapter
 from canopy_export.qwen3vl.build import load_model
 from canopy_export.qwen3vl.folder import vision_settings
@@ -37,6 +36,7 @@ from canopy_export.qwen3vl.graphs import LanguageGraph, VisionGraph
 from canopy_export.qwen3vl.onnx_files import run_torch
 from canopy_export.qwen3vl.parity import PixelEncoders, run_pixels
 from canopy_export.qwen3vl.tiny import tiny_qwen3vl
+from canopy_export.qwen3vl.tiny_adapter import write_adapter
 from canopy_local.isolation import isolated
 from canopy_local.settings import StackSettings
 from canopy_local.stack import running
@@ -133,17 +133,6 @@ def reference(served: StackSettings) -> PixelEncoders:
         *tokenizers,
         settings,
     )
-
-
-@pytest.mark.parametrize("items", [text_items(), seen_items()], ids=["text", "pixels"])
-def test_the_server_decides_as_torch_does(
-    items: list[Item], served: StackSettings, client: CanopyClient, reference: PixelEncoders
-) -> None:
-    expected = run_pixels(reference, QUERIES, items)
-    parity = compare(expected, run_endpoint(client, served.model_repository, QUERIES, items))
-    print(f"\n{parity}")
-    parity.require("server")
-    assert parity.equal >= 0.995 * parity.decisions
 
 
 def test_a_mixed_request_decides_as_torch_does(client: CanopyClient, reference: PixelEncoders) -> None:

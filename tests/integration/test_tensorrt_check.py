@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
 from canopy_backend.errors import ExportError
+from canopy_backend.manifest import Precision
 from canopy_export.export import export_encoders
 from canopy_export.qwen3vl.build import export_graphs
 from canopy_export.qwen3vl.tiny import tiny_qwen3vl
@@ -19,28 +21,39 @@ from canopy_export.tensorrt.build import build_plan, sizes_of
 from canopy_export.tensorrt.builder import build_engine
 from canopy_export.tensorrt.check import CAPABILITIES, check
 
+#: What a plan can be built in, with pixels.
+PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "bf16", "fp16")
+
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The graphs of the tiny model: plain ones in bfloat16, and as served in float32, with pixels and of text alone."""
+    """The graphs of the tiny model: plain ones in bfloat16; as served, of text and, in each precision, with pixels."""
     folder = tmp_path_factory.mktemp("graphs")
     model = tiny_qwen3vl(folder / "model")
     export_graphs(model, folder / "pixels", precision="bf16")
     reader = model / "tokenizer.json"
     export_encoders(model, folder / "text", profile="tensorrt", plans=False, pixels=False, reader_tokenizer=reader)
-    export_encoders(model, folder / "seen", profile="tensorrt", plans=False, reader_tokenizer=reader)
+    served = {}
+    for precision in PRECISIONS:
+        seen = folder / precision
+        export_encoders(model, seen, profile="tensorrt", precision=precision, plans=False, reader_tokenizer=reader)
+        served |= {f"{precision} {name}": seen / f"{name}_encoder/1/model.onnx" for name in ("query", "node", "vision")}
     return {
         "language": folder / "pixels/language.onnx",
         "vision": folder / "pixels/vision.onnx",
         "query": folder / "text/query_encoder/1/model.onnx",
         "node": folder / "text/node_encoder/1/model.onnx",
-        "seen query": folder / "seen/query_encoder/1/model.onnx",
-        "seen node": folder / "seen/node_encoder/1/model.onnx",
-        "seen vision": folder / "seen/vision_encoder/1/model.onnx",
+        **served,
     }
 
 
-@pytest.mark.parametrize("name", ["language", "vision", "query", "node", "seen query", "seen node", "seen vision"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("language", "vision", "query", "node"),
+        *(f"{precision} {name}" for precision in PRECISIONS for name in ("query", "node", "vision")),
+    ],
+)
 def test_a_graph_compiles_for_every_generation(name: str, graphs: dict[str, Path]) -> None:
     window, rows = sizes_of(graphs[name])
     engine = build_engine(graphs[name], capabilities=CAPABILITIES, window=window, rows=rows)

@@ -36,18 +36,8 @@ def merge_language_adapter(model: nn.Module, adapter: Path, settings: VisionSett
         ExportError: The adapter does not fit the model, changes anything but the projections of the language backbone,
             or merging changes vectors.
     """
-    from peft import PeftModel
-
     before = vision_hash(model)
-    try:
-        base = model if _of_whole_model(adapter) else model.get_submodule("language_model")
-        with quiet_peft(), warnings.catch_warnings():
-            # A matrix that finds no module, or a module without one, would be left out with a remark.
-            warnings.filterwarnings("error", message=".*(missing|unexpected).*adapter keys", category=UserWarning)
-            adapted: Any = PeftModel.from_pretrained(base, str(adapter), is_trainable=False).eval()
-    except (*UNREADABLE, UserWarning) as error:
-        raise ExportError(f"{adapter}: the adapter does not fit the model ({error})") from error
-    _require_targets(adapted, adapter)
+    adapted = put_language_adapter(model, adapter)
     expected = _probe(model, settings)
     adapted.merge_and_unload(safe_merge=True)
     if vision_hash(model) != before:
@@ -55,6 +45,34 @@ def merge_language_adapter(model: nn.Module, adapter: Path, settings: VisionSett
     cosine, _ = compare(expected, _probe(model, settings))
     if not cosine >= MIN_COSINE["fp32"]:
         raise ExportError(f"{adapter}: merging moves a vector to cosine {cosine:.6f}, limit {MIN_COSINE['fp32']}")
+
+
+def put_language_adapter(model: nn.Module, adapter: Path) -> Any:
+    """Switch an adapter on in a model, which is changed, without merging it.
+
+    Args:
+        model: A Qwen3-VL without a head, in float32.
+        adapter: As for :func:`merge_language_adapter`.
+
+    Returns:
+        peft's model around it.
+
+    Raises:
+        ExportError: The adapter does not fit the model, or changes anything but the projections of the language
+            backbone.
+    """
+    from peft import PeftModel
+
+    try:
+        base = model if _of_whole_model(adapter) else model.get_submodule("language_model")
+        with quiet_peft(), warnings.catch_warnings():
+            # A matrix that finds no module, or a module without one, would be left out with a remark.
+            warnings.filterwarnings("error", message=".*(missing|unexpected).*adapter keys", category=UserWarning)
+            adapted = PeftModel.from_pretrained(base, str(adapter), is_trainable=False).eval()
+    except (*UNREADABLE, UserWarning) as error:
+        raise ExportError(f"{adapter}: the adapter does not fit the model ({error})") from error
+    _require_targets(adapted, adapter)
+    return adapted
 
 
 def vision_hash(model: nn.Module) -> str:

@@ -26,7 +26,7 @@ from canopy_export.qwen3vl.gates import (
     random_patches,
     random_sample,
 )
-from canopy_export.qwen3vl.graphs import LanguageGraph, VisionGraph, to_precision
+from canopy_export.qwen3vl.graphs import TYPES, LanguageGraph, VisionGraph, to_precision
 from canopy_export.qwen3vl.onnx_files import run_torch, write_language, write_vision
 from canopy_export.source import OPSET, adapter_revision, node_encoding_of, read_source
 
@@ -36,11 +36,6 @@ QUERY_TOKENIZER: Final = "query_tokenizer.json"
 NODE_TOKENIZER: Final = "node_tokenizer.json"
 #: Most tokens of one sequence with pixels, as in the model's own embedding code.
 WINDOW: Final = 8192
-_TYPES: Final[dict[Precision, torch.dtype]] = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
 _TOOLS: Final = ("torch", "transformers", "onnx", "peft")
 
 
@@ -93,8 +88,8 @@ def export_graphs(
         ExportError: The model or the adapter cannot be used, or a gate did not pass.
     """
     source = read_source(model)
-    if precision not in _TYPES:
-        raise ExportError(f"precision {precision!r}: expected one of {', '.join(_TYPES)}")
+    if precision not in TYPES:
+        raise ExportError(f"precision {precision!r}: expected one of {', '.join(TYPES)}")
     if adapter is not None:
         node_encoding_of(source, adapter, "separate")  # refuses one that was trained for another model
     report(f"loading {source.name}")
@@ -107,7 +102,9 @@ def export_graphs(
         merge_language_adapter(loaded, adapter, settings)
     names = _write_language(loaded, out, settings, precision, dimension, external_over, report)
     if not language_only:
-        names += _write_vision(loaded, out, settings, precision, external_over, report)
+        report(f"writing {VISION_FILE} in {precision}")
+        write_tower(loaded.visual, out / VISION_FILE, settings, precision, external_over=external_over)
+        names += _with_data(out, VISION_FILE)
     settings.save(out)
     source.write_tokenizer(out / QUERY_TOKENIZER, "query")
     source.write_tokenizer(out / NODE_TOKENIZER, "node")
@@ -142,7 +139,7 @@ def _write_language(
     sample = random_sample(settings, vocabulary, graph.hidden, [(9, 1), (5, 0)])
     inputs = sample.rows(pad_rows(sample.sequences, 32))
     exact = run_torch(graph, inputs)[0]
-    to_precision(loaded.language_model, _TYPES[precision])
+    to_precision(loaded.language_model, precision)
     _require_precision("language backbone", exact, run_torch(graph, inputs)[0], precision)
     report(f"writing {LANGUAGE_FILE} in {precision}")
     write_language(graph, inputs, out / LANGUAGE_FILE, external_over=external_over)
@@ -150,24 +147,29 @@ def _write_language(
     return _with_data(out, LANGUAGE_FILE)
 
 
-def _write_vision(
-    loaded: Any,
-    out: Path,
-    settings: VisionSettings,
-    precision: Precision,
-    external_over: int,
-    report: Callable[[str], None],
-) -> list[str]:
-    graph = VisionGraph(loaded.visual).eval()
+def write_tower(
+    tower: Any, path: Path, settings: VisionSettings, precision: Precision, *, external_over: int = EXTERNAL_OVER
+) -> None:
+    """Write the vision graph, through its gate.
+
+    Args:
+        tower: The vision model of a Qwen3-VL in float32; it is cast.
+        path: The file.
+        settings: The model's.
+        precision: Types of the file's weights and products; inputs and outputs are float32 in all of them.
+        external_over: As for :func:`canopy_export.onnx_write.write_onnx`.
+
+    Raises:
+        ExportError: The cast moves a vector too far, or the file does not give what torch gives.
+    """
+    graph = VisionGraph(tower).eval()
     inputs = random_patches(settings, GRIDS[:2])
     exact = run_torch(graph, inputs)
-    to_precision(loaded.visual, _TYPES[precision])
+    to_precision(tower, precision)
     for name, left, right in zip(("visual", "deepstack"), exact, run_torch(graph, inputs), strict=True):
         _require_precision(f"vision tower, {name}", left, right, precision)
-    report(f"writing {VISION_FILE} in {precision}")
-    write_vision(graph, inputs, out / VISION_FILE, external_over=external_over)
-    check_vision(graph, out / VISION_FILE, settings, precision)
-    return _with_data(out, VISION_FILE)
+    write_vision(graph, inputs, path, external_over=external_over)
+    check_vision(graph, path, settings, precision)
 
 
 def _require_precision(what: str, exact: Any, reduced: Any, precision: Precision) -> None:

@@ -110,11 +110,11 @@ def check_language(
         expected = vectors_of(padded, run_torch(graph, sample.rows(padded))[0])
         for name, rows in (("padded", padded), ("packed", pack_rows(sample.sequences, width))):
             actual = vectors_of(rows, run(sample.rows(rows))[0])
-            _require(f"{path.name}: {name} rows of {width} tokens", expected, actual, precision)
+            require(f"{path.name}: {name} rows of {width} tokens", expected, actual, precision)
         for place in range(len(texts)):
             rows = _alone(padded, place)
             actual = vectors_of(rows, run(sample.rows(rows))[0])
-            _require(f"{path.name}: sequence {place} alone", expected[place : place + 1], actual, precision)
+            require(f"{path.name}: sequence {place} alone", expected[place : place + 1], actual, precision)
 
 
 def check_vision(graph: VisionGraph, path: Path, settings: VisionSettings, precision: Precision) -> None:
@@ -129,9 +129,7 @@ def check_vision(graph: VisionGraph, path: Path, settings: VisionSettings, preci
         expected, actual = run_torch(graph, inputs), run(inputs)
         for name, left, right in zip(("visual", "deepstack"), expected, actual, strict=True):
             size = left.shape[-1]
-            _require(
-                f"{path.name}: {name} of grids {grids}", left.reshape(-1, size), right.reshape(-1, size), precision
-            )
+            require(f"{path.name}: {name} of grids {grids}", left.reshape(-1, size), right.reshape(-1, size), precision)
 
 
 def compare(expected: Array, actual: Array) -> tuple[float, float]:
@@ -156,7 +154,18 @@ def _alone(rows: ChatRows, place: int) -> ChatRows:
     )
 
 
-def _require(what: str, expected: Array, actual: Array, precision: Precision) -> None:
+def require(what: str, expected: Array, actual: Array, precision: Precision) -> None:
+    """Compare rows of vectors with what torch gives.
+
+    Args:
+        what: What is compared, for the error.
+        expected: Torch's, ``[..., D]``.
+        actual: The other's.
+        precision: Arithmetic of the other, which the limits belong to.
+
+    Raises:
+        ExportError: They are farther apart than the precision allows, or not numbers.
+    """
     cosine, distance = compare(expected, actual)
     # Written so that NaN fails too.
     if not cosine >= MIN_COSINE[precision]:

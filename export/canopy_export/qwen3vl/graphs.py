@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from canopy_backend.errors import ExportError
+from canopy_backend.manifest import Precision
 
 #: Added to an attention score that may not count: far below any score, and finite in half precision.
 MASKED: Final = -1e4
@@ -30,6 +31,12 @@ LANGUAGE_INPUTS: Final = (
 )
 VISION_INPUTS: Final = ("patches", "pos_idx", "pos_w", "pos_ids", "seg")
 VISION_OUTPUTS: Final = ("visual", "deepstack")
+#: Types of weights and products, by precision.
+TYPES: Final[dict[Precision, torch.dtype]] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 _EPSILON: Final = 1e-12
 
 
@@ -227,14 +234,19 @@ class _Float32Norm(nn.Module):
         return normed.to(states.dtype)
 
 
-def to_precision(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def to_precision(model: nn.Module, precision: Precision) -> nn.Module:
     """Cast a backbone or tower, which is changed, in place; norms stay in float32.
 
-    The backbone's own norms compute in float32 and are cast as they are; the tower's are kept in float32.
+    The backbone's own norms compute in float32 and are cast as they are; the tower's are kept in float32, and so are
+    frequencies of positions, which transformers never casts.
     """
-    if dtype == torch.float32:
+    if precision == "fp32":
         return model.float()
-    model.to(dtype)
+    frequencies = {name: one.clone() for name, one in model.named_buffers() if name.endswith("inv_freq")}
+    model.to(TYPES[precision])
+    for name, one in frequencies.items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, one)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.LayerNorm):

@@ -21,6 +21,7 @@ from canopy_backend.qwen3vl.chat import ChatSequence, encode_content
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
 from canopy_backend.qwen3vl.nodes import ContentPlan, plan_content
 from canopy_backend.qwen3vl.rows import pack_rows, pad_rows, vectors_of
+from canopy_backend.qwen3vl.serving import MAPS, seen_rows
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.refinement import refine, score
 from canopy_backend.templates import query_text
@@ -101,6 +102,47 @@ class PixelEncoders:
         """A visual row that no token names, as the graph wants at least one."""
         size = self.settings.hidden
         return {"visual": np.zeros((1, size), np.float32), "deepstack": np.zeros((3, 1, size), np.float32)}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPixelEncoders(PixelEncoders):
+    """The same with the graphs of a model repository, whose inputs have the row first.
+
+    Attributes:
+        node: From :data:`canopy_export.qwen3vl.served.NODE_INPUTS` to ``embeddings``.
+        query: From :data:`canopy_export.qwen3vl.served.QUERY_INPUTS` to ``embedding``.
+        alone: Each sequence in a call of its own, padded, instead of packed with others.
+    """
+
+    alone: bool = False
+
+    def queries(self, queries: Sequence[str]) -> FloatArray:
+        """Vectors float32 ``[n, D]`` of queries, each in a padded row."""
+        encoded = [encode_content([query_text(one)], self.query_tokenizer, self.settings) for one in queries]
+        nothing = np.zeros((MAPS, 0, self.settings.hidden), np.float32)
+        rows = [
+            seen_rows(encoded[first:last], [nothing] * (last - first), packed=False)
+            for first, last in self._calls(encoded)
+        ]
+        return np.concatenate([self.query(one.query_inputs())[0] for one in rows])
+
+    def nodes(self, plan: ContentPlan) -> FloatArray:
+        """Vectors float32 ``[P, D]`` of the sequences of a plan."""
+        visual, deepstack = self._see(plan)
+        ends = np.cumsum([int(sequence.visual.max(initial=0)) for sequence in plan.sequences])
+        maps = np.concatenate([visual[None], deepstack])[:, : ends[-1]]
+        features = np.split(maps, ends[:-1].tolist(), axis=1)
+        found = []
+        for first, last in self._calls(plan.sequences):
+            rows = seen_rows(plan.sequences[first:last], features[first:last], packed=True)
+            answer = self.node(rows.node_inputs())[0]
+            found.append(answer[rows.slots[:, 0], rows.slots[:, 1]])
+        return np.concatenate(found)
+
+    def _calls(self, sequences: Sequence[ChatSequence]) -> list[tuple[int, int]]:
+        if self.alone:
+            return [(place, place + 1) for place in range(len(sequences))]
+        return list(runs([row_width(len(one.ids)) for one in sequences], _TOKENS))
 
 
 def run_pixels(encoders: PixelEncoders, queries: Sequence[str], items: Sequence[Item]) -> Outcome:

@@ -12,29 +12,31 @@ from typing import Final
 import msgspec
 
 from canopy_backend.errors import ExportError
-from canopy_backend.manifest import MANIFEST_FILE, VisionManifest, file_sha256
+from canopy_backend.manifest import MANIFEST_FILE, Precision, VisionManifest, file_sha256
 from canopy_backend.qwen3vl.settings import SETTINGS_FILE
 from canopy_export.qwen3vl.folder import vision_settings
 from canopy_export.source import OPSET, Source
 
 _GRAPH: Final = "1/model.onnx"
 _TOOLS: Final = ("torch", "transformers", "onnx")
-#: Counts up when the graph or its settings change in a way that existing files should be replaced.
+#: Counts up when the tower's graph or its settings change in a way that existing files should be replaced.
 _VERSION: Final = "1"
+#: The same for the graphs of encoders that see pixels. Since 3 their precision is that of the files themselves.
+GRAPH_VERSION: Final = "3"
 
 
-def vision_wanted(source: Source) -> VisionManifest:
+def vision_wanted(source: Source, precision: Precision) -> VisionManifest:
     """The manifest, without files, of the vision tower that an export of this model makes."""
     return VisionManifest(
         model=source.name,
         model_revision=source.revision,
         hidden=vision_settings(source.path).hidden,
-        precision="fp32",
+        precision=precision,
         versions={"graph": _VERSION, "opset": str(OPSET), **{tool: version(tool) for tool in _TOOLS}},
     )
 
 
-def write_pixel_graph(source: Source, adapter: Path | None, file: Path, *, node: bool) -> None:
+def write_pixel_graph(source: Source, adapter: Path | None, file: Path, *, node: bool, precision: Precision) -> None:
     """Write the graph of an encoder that sees pixels, through its gate.
 
     Args:
@@ -42,6 +44,7 @@ def write_pixel_graph(source: Source, adapter: Path | None, file: Path, *, node:
         adapter: LoRA adapter folder, merged into the language backbone.
         file: The ONNX file.
         node: Whether it is the node encoder's.
+        precision: Types of the file's weights and products.
 
     Raises:
         ExportError: The model or the adapter cannot be used, or the gate did not pass.
@@ -55,7 +58,7 @@ def write_pixel_graph(source: Source, adapter: Path | None, file: Path, *, node:
     if adapter is not None:
         merge_language_adapter(model, adapter, settings)
     graph = (PixelNodeGraph if node else PixelQueryGraph)(model.language_model).eval()
-    export_pixel_graph(graph, file, settings)
+    export_pixel_graph(graph, file, settings, precision)
 
 
 def export_vision(
@@ -79,21 +82,16 @@ def export_vision(
         report(f"{folder.name} is up to date")
         return current, False
     from canopy_export.onnx_write import data_file
-    from canopy_export.qwen3vl.build import load_model
-    from canopy_export.qwen3vl.gates import GRIDS, check_vision, random_patches
-    from canopy_export.qwen3vl.graphs import VisionGraph
-    from canopy_export.qwen3vl.onnx_files import write_vision
+    from canopy_export.qwen3vl.build import load_model, write_tower
 
     report(f"exporting {folder.name} from {source.name}")
     graph_file = folder / _GRAPH
     graph_file.parent.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     settings = vision_settings(source.path)
-    graph = VisionGraph(load_model(source.path).visual).eval()
     with tempfile.TemporaryDirectory(dir=graph_file.parent, prefix=".gate-") as gate:
         made = Path(gate) / graph_file.name
-        write_vision(graph, random_patches(settings, GRIDS[:2]), made)
-        check_vision(graph, made, settings, "fp32")
+        write_tower(load_model(source.path).visual, made, settings, wanted.precision)
         data_file(graph_file).unlink(missing_ok=True)
         for file in (data_file(made), made):
             if file.is_file():

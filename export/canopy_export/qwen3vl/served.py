@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canopy_backend.errors import ExportError
+from canopy_backend.manifest import Precision
 from canopy_backend.packing import TOKENS_A_SLOT
 from canopy_backend.qwen3vl.rows import pad_rows, vectors_of
 from canopy_backend.qwen3vl.serving import SeenRows, seen_rows
 from canopy_backend.qwen3vl.settings import VisionSettings
-from canopy_export.onnx_session import OnnxSession
 from canopy_export.onnx_write import EXTERNAL_OVER, write_onnx
-from canopy_export.qwen3vl.gates import TOLERANCE, Sample, compare, random_sample
-from canopy_export.qwen3vl.graphs import DEEPSTACK, LanguageGraph
-from canopy_export.qwen3vl.onnx_files import Array, run_torch
+from canopy_export.qwen3vl.gates import Sample, random_sample, require
+from canopy_export.qwen3vl.graphs import DEEPSTACK, LanguageGraph, to_precision
+from canopy_export.qwen3vl.onnx_files import Array, load_file, run_torch
 
 #: Inputs by name, in the order of the graphs' arguments.
 NODE_INPUTS: Final = ("input_ids", "segment_ids", "places", "slot_ids", "features")
@@ -35,6 +34,8 @@ _AXES: Final = {
     "embeddings": {0: "rows", 1: "slots"},
     "embedding": {0: "rows"},
 }
+#: Tokens and frames of the sequences that a file is checked on.
+_CHECKED: Final = ([(20, 2), (5, 0), (2, 1)], [(70, 3), (9, 1), (31, 0), (3, 0)], [(40, 0)])
 
 
 class _Rows(LanguageGraph):
@@ -75,34 +76,40 @@ class PixelQueryGraph(_Rows):
         return self.pooled(states, last)[:, 0, :]
 
 
-def export_pixel_graph(graph: PixelNodeGraph | PixelQueryGraph, path: Path, settings: VisionSettings) -> None:
-    """Write a graph to ``path``; check the file against the plain language graph in torch on unseen shapes.
+def export_pixel_graph(
+    graph: PixelNodeGraph | PixelQueryGraph, path: Path, settings: VisionSettings, precision: Precision = "fp32"
+) -> None:
+    """Write a graph to ``path``; check the file against the plain language graph in float32, on unseen shapes.
 
     Args:
-        graph: The graph.
+        graph: The graph, in float32; its backbone is cast.
         path: The file.
         settings: The model's.
+        precision: Types of the file's weights and products; inputs and vectors are float32 in all of them.
 
     Raises:
-        ExportError: ONNX Runtime does not give torch's vectors.
+        ExportError: The file does not give torch's vectors.
     """
     node = isinstance(graph, PixelNodeGraph)
     names, output = (NODE_INPUTS, "embeddings") if node else (QUERY_INPUTS, "embedding")
+    checks = [(texts, *_rows(graph, settings, texts)) for texts in _CHECKED]
+    plain = LanguageGraph(graph.backbone, graph.dimension).eval()
+    exact = [_plain_vectors(plain, sample, rows) for _, sample, rows in checks]
+    to_precision(graph.backbone, precision)
     example = _inputs(_rows(graph, settings, [(9, 1), (5, 0)])[1], node=node)
     tensors = {name: torch.from_numpy(np.ascontiguousarray(example[name])) for name in names}
     axes = {name: _AXES[name] for name in (*names, output)}
     write_onnx(graph, tensors, path, [output], axes, external_over=EXTERNAL_OVER)
-    run = OnnxSession(path).outputs
-    plain = LanguageGraph(graph.backbone, graph.dimension).eval()
-    for texts in ([(20, 2), (5, 0), (2, 1)], [(70, 3), (9, 1), (31, 0), (3, 0)], [(40, 0)]):
-        sample, rows = _rows(graph, settings, texts)
-        padded = pad_rows(sample.sequences, rows.input_ids.shape[1])
-        expected = vectors_of(padded, run_torch(plain, sample.rows(padded))[0])
+    run = load_file(path, precision)
+    for (texts, _, rows), expected in zip(checks, exact, strict=True):
         answer = run(_inputs(rows, node=node))[0]
         actual = answer[rows.slots[:, 0], rows.slots[:, 1]] if node else answer
-        _, distance = compare(expected, actual)
-        if not distance <= TOLERANCE:  # written so that NaN fails too
-            raise ExportError(f"{path.name}: differs from torch by {distance:.2e} on {texts}, limit {TOLERANCE:.0e}")
+        require(f"{path.name} on {texts}", expected, actual, precision)
+
+
+def _plain_vectors(plain: LanguageGraph, sample: Sample, rows: SeenRows) -> Array:
+    padded = pad_rows(sample.sequences, rows.input_ids.shape[1])
+    return vectors_of(padded, run_torch(plain, sample.rows(padded))[0])
 
 
 def _rows(

@@ -33,7 +33,8 @@ CHAT_TEMPLATE: Final = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
-#: Settings of the language backbone and of the vision tower, by size: four layers each, or those of the 2B model.
+#: Settings of the language backbone and of the vision tower, by size: four layers each, narrow or wide enough for
+#: reduced precision to average out, or those of the 2B model.
 SIZES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "tiny": (
         {
@@ -52,6 +53,27 @@ SIZES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
             "intermediate_size": 64,
             "num_heads": 2,
             "out_hidden_size": 32,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0, 1, 2],
+        },
+    ),
+    "small": (
+        {
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "max_position_embeddings": 4096,
+            "rope_parameters": {**_ROTARY, "mrope_section": [8, 4, 4]},
+        },
+        {
+            "depth": 4,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 2,
+            "out_hidden_size": 128,
             "num_position_embeddings": 16,
             "deepstack_visual_indexes": [0, 1, 2],
         },
@@ -101,7 +123,7 @@ def tiny_qwen3vl(folder: Path, seed: int = 0) -> Path:
 def random_qwen3vl(folder: Path, seed: int, size: str) -> Path:
     """Write a model with random weights; arguments as for :func:`tiny_qwen3vl`, ``size`` one of :data:`SIZES`.
 
-    The large one is stored in bfloat16, as the published one is, and needs 10 GB of memory to be made.
+    All but the tiny one are stored in bfloat16, as the published one is; ``2b`` needs 10 GB of memory to be made.
     """
     from transformers import Qwen3VLConfig
 

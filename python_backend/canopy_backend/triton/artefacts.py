@@ -61,13 +61,18 @@ def load_vision(repository: Path, encoder: EncoderManifest) -> VisionSettings:
     """The settings of the vision tower that an encoder goes with.
 
     Raises:
-        ExportError: A file is missing, the tower is another model's, or has a plan that this machine cannot serve.
+        ExportError: A file is missing, the tower is another model's or of another precision, or has a plan that this
+            machine cannot serve.
     """
     folder = repository / VISION_ENCODER
     tower = VisionManifest.load(folder / "manifest.json")
     if (tower.model, tower.model_revision) != (encoder.model, encoder.model_revision):
         raise ExportError(
             f"the vision tower is of {tower.model!r}, the encoders of {encoder.model!r}; run the export again"
+        )
+    if tower.precision != encoder.precision:
+        raise ExportError(
+            f"the vision tower is {tower.precision}, the encoders are {encoder.precision}; run the export again"
         )
     check_plan(folder, tower.files)
     return VisionSettings.load(folder)

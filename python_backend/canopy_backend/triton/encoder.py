@@ -26,7 +26,7 @@ from canopy_backend.triton.waiting import give_up_at
 
 GRAPH_FILE: Final = "model.onnx"
 #: OpenVINO's names of the precisions.
-_HINTS: Final[dict[Precision, str]] = {"fp32": "f32", "bf16": "bf16"}
+_HINTS: Final[dict[Precision, str]] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 #: Rows are cut to whole slots. A shape that the runtime has not met costs some milliseconds once, and a query of 20
 #: tokens that is computed as 32 costs half as much again every time.
 _COLUMNS: Final = TOKENS_A_SLOT
@@ -54,11 +54,11 @@ class OpenVinoSession:
     Args:
         path: The ONNX file.
         threads: Threads of one call; 0 is one for each CPU that this process may use.
-        precision: ``bf16`` multiplies matrices in bfloat16 and keeps sums, norms and pooling in float32; a CPU without
-            bfloat16 does everything in float32.
+        precision: ``bf16`` multiplies matrices in bfloat16 and keeps sums, norms and pooling in float32; ``fp16`` is
+            for graphs of that type. A CPU without the type does everything in float32.
 
     Raises:
-        ExportError: The file is missing or cannot be loaded, or the precision is not one of the two.
+        ExportError: The file is missing or cannot be loaded, or the precision is not one of the three.
     """
 
     def __init__(self, path: Path, *, threads: int = 0, precision: Precision = "fp32") -> None:

@@ -1,20 +1,29 @@
-"""An adapter with random weights for a tiny Qwen3-VL, and pictures of noise for it to look at."""
+"""An adapter with random weights, for tests and rehearsals without a training run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from canopy_export.adapter import quiet_peft
 from canopy_export.qwen3vl.adapter import TARGETS
 from canopy_export.qwen3vl.build import load_model
 
 
 def write_adapter(model: Path, folder: Path, targets: str = TARGETS, *, language: bool = False) -> Path:
-    from peft import LoraConfig, get_peft_model
+    """Write a LoRA adapter whose matrices are large enough to move every vector.
 
-    from canopy_export.adapter import quiet_peft
+    Args:
+        model: Folder of a Qwen3-VL embedding model.
+        folder: Where the adapter goes; made if missing.
+        targets: Pattern of the modules that it changes.
+        language: Named from the language backbone on, rather than from the whole model.
+
+    Returns:
+        The folder.
+    """
+    from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(3)
     loaded = load_model(model)
@@ -26,13 +35,3 @@ def write_adapter(model: Path, folder: Path, targets: str = TARGETS, *, language
                 torch.nn.init.normal_(weight, std=0.1)
         adapted.save_pretrained(str(folder))
     return folder
-
-
-def picture(random: np.random.Generator, height: int, width: int) -> bytes:
-    from io import BytesIO
-
-    from PIL import Image
-
-    file = BytesIO()
-    Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
