@@ -244,9 +244,9 @@ def to_precision(model: nn.Module, precision: Precision) -> nn.Module:
         return model.float()
     frequencies = {name: one.clone() for name, one in model.named_buffers() if name.endswith("inv_freq")}
     model.to(TYPES[precision])
-    for name, one in frequencies.items():
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, one)
+    for place, one in frequencies.items():
+        owner, _, own = place.rpartition(".")
+        setattr(model.get_submodule(owner), own, one)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.LayerNorm):
