@@ -30,6 +30,8 @@ from canopy_export.qwen3vl.parity import PixelEncoders, ServedPixelEncoders, run
 MIN_COSINE: Final[dict[Precision, float]] = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
 #: Least share of fragments that a link keeps or drops as torch does, and of decisions that are equal or ties.
 AGREEMENT: Final = 0.995
+#: Verdict on a link with too few equal fragments whose differing decisions are ties.
+TIED: Final = "agreement MISSED, by ties"
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,10 @@ class Link:
 
     @property
     def verdict(self) -> str:
-        """Which limits are kept: all, all but for ties, or not."""
+        """Which limits are kept: all of them, all but the agreement of fragments for ties' sake, or not."""
         if not (self.cosine >= MIN_COSINE[self.precision] and self.equal + self.tied >= AGREEMENT * self.decisions):
             return "MISSED"
-        return "kept" if self.agreement >= AGREEMENT else "kept but for ties"
+        return "kept" if self.agreement >= AGREEMENT else TIED
 
 
 def link(name: str, precision: Precision, reference: Outcome, actual: Outcome, work: Work) -> Link:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.machine import machine
-from benchmarks.parity.chain import AGREEMENT, MIN_COSINE, Link, Work
+from benchmarks.parity.chain import AGREEMENT, MIN_COSINE, TIED, Link, Work
 from canopy_training.evaluation.tables import table
 
 HEADER: Final = (
@@ -97,10 +97,10 @@ def page(found: Measured, command: str) -> str:
             "precision's rounding cannot tell apart (1e-5 in fp32, 5e-4 in fp16, 2e-3 in bf16).",
             "",
             f"Limits: cosine {MIN_COSINE['fp32']} in float32 and {MIN_COSINE['bf16']} in reduced precision, "
-            f"{100 * AGREEMENT:g} % of fragments kept or dropped as in float32. *Kept but for ties* is a link whose "
-            f"vectors are within the limit and whose decisions are equal or ties in {100 * AGREEMENT:g} %, but which "
-            "keeps or drops fewer fragments as in float32 because of those ties. Random weights make many: their "
-            "scores lie close together.",
+            f"{100 * AGREEMENT:g} % of fragments kept or dropped as in float32. *{TIED}* is a link whose vectors are "
+            f"within the limit and whose decisions are equal or ties in {100 * AGREEMENT:g} %, but which keeps or "
+            "drops fewer fragments as in float32. Scores of random weights lie close together, so rounding decides "
+            "often; how often with a trained model's is not known before one is measured.",
             "",
         ]
     )
