@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from benchmarks.parity.trees import picture
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.parity.trees import picture
 from canopy_backend.errors import CanopyError, DeadlineExceeded, Overloaded
 from canopy_backend.items import Frame, ImageItem, Item, TextItem, VideoItem, encode_item
 from canopy_client import CanopyClient, RetryPolicy
