@@ -30,8 +30,8 @@ from canopy_export.qwen3vl.parity import PixelEncoders, ServedPixelEncoders, run
 MIN_COSINE: Final[dict[Precision, float]] = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
 #: Least share of fragments that a link keeps or drops as torch does, and of decisions that are equal or ties.
 AGREEMENT: Final = 0.995
-#: Verdict on a link with too few equal fragments whose differing decisions are ties.
-TIED: Final = "agreement MISSED, by ties"
+#: Verdict on a link with too few equal fragments, whose decisions are equal or ties all the same.
+TIED: Final = "agreement MISSED"
 
 
 @dataclass(frozen=True)

