@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers test-failures deploy-check fuzz audit schema lock clean
+.PHONY: help setup demo up status down test test-unit test-integration lint format types bench bench-quick peers test-failures deploy-check tensorrt-check fuzz audit schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,13 @@ $(VENV)/.fuzz: $(STAMP) requirements/fuzz.txt requirements/locks/fuzz.txt
 fuzz: $(VENV)/.fuzz ## Fuzz every decoder (an hour; RUNS=10000 for a minute); writes docs/results/fuzz.md
 	PYTHONPATH=tests/fuzz $(BIN)/python -m canopy_fuzz --runs $(RUNS) \
 		$(if $(filter 1000000,$(RUNS)),--write,--seconds 5)
+
+$(VENV)/.tensorrt: $(STAMP) requirements/tensorrt.txt requirements/locks/tensorrt.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements/tensorrt.txt
+	@touch $@
+
+tensorrt-check: $(VENV)/.tensorrt ## Compile every exported graph for four generations of GPUs, without one (0.24 GB)
+	$(BIN)/python -m pytest tests/integration/test_tensorrt_check.py
 
 $(AUDIT)/.installed: requirements/audit.txt requirements/locks/audit.txt
 	$(PYTHON) -m venv --clear $(AUDIT)
