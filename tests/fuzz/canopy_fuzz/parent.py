@@ -18,7 +18,7 @@ from canopy_fuzz.kinds import Target
 _MARKS: Final = 20
 #: Executions without instrumentation, and those of targets that run by time.
 PLAIN: Final = 50_000
-_PLAIN_DEAR: Final = 6000
+PLAIN_DEAR: Final = 24_000
 #: Resident memory that these may gain after they are warm.
 GROWTH_BYTES: Final = 8 << 20
 _STATUS: Final = re.compile(r"#(\d+)\s+(?:DONE|NEW|REDUCE|pulse|INITED)\s.*?ft: (\d+) corp: (\d+)")
@@ -93,7 +93,7 @@ def run(target: Target, folder: Path, *, runs: int, seed: int, seconds: int | No
 
 def _gained(target: Target, folder: Path) -> int:
     """Bytes that memory gains where nothing is instrumented."""
-    count = PLAIN if target.seconds is None else _PLAIN_DEAR
+    count = PLAIN if target.seconds is None else PLAIN_DEAR
     command = [sys.executable, "-m", "canopy_fuzz.child", target.name, str(folder), str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     return int(done.stdout.split()[-1])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from canopy_fuzz.child import LONGEST_S
 from canopy_fuzz.kinds import Target
-from canopy_fuzz.parent import GROWTH_BYTES, PLAIN, Outcome
+from canopy_fuzz.parent import GROWTH_BYTES, PLAIN, PLAIN_DEAR, Outcome
 from canopy_fuzz.targets import TARGETS
 
 _RESULTS: Final = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -25,7 +25,7 @@ What reads bytes from outside, run by coverage-guided fuzzing (atheris, which is
 decoder in a process of its own. Only the project's own errors may come out of it, those that its documentation names;
 what is taken has to hold its laws (written back the same, spans that cover, nothing outside of a list of hosts). A
 single input may take {longest:g} s of the processor, and memory may gain {growth} MiB over the second half of {plain:,}
-further executions without instrumentation.
+further executions ({dear:,} of pictures and clips) without instrumentation; what glibc keeps of freed memory is none.
 
 Written by `make fuzz` (`python -m canopy_fuzz --write`; `make fuzz RUNS=10000` for a short one, which writes nothing).
 Seed {seed}; {libraries}.
@@ -38,7 +38,8 @@ _FOOT: Final = """
 what libFuzzer counts as new behaviour: edges of the project's own code and of webvtt, and comparisons. Native code of
 libraries is run and not instrumented. *MiB warm*, *MiB end*: resident memory after the first tenth of the run and at
 its end, with libFuzzer's own tables and inputs; atheris 3.0 never frees the result of a comparison of arrays that it
-instruments (0.2 KB each), which is what the targets with arrays gain. *MiB plain*: gained without instrumentation.
+instruments (0.2 KB each), which is what the targets with arrays gain. *MiB plain*: gained without instrumentation;
+clips gain 0.2 KB each in FFmpeg's decoding, while Python's own memory stays as it is.
 Pictures and clips run for a time, {media} s in a whole run, instead of a number of times. Each row is the last run of
 its target; where it has fewer runs than a million, that run was a shorter one.
 
@@ -94,6 +95,7 @@ def text(kept: dict[str, Any], targets: dict[str, Target]) -> str:
         longest=LONGEST_S,
         growth=GROWTH_BYTES >> 20,
         plain=PLAIN,
+        dear=PLAIN_DEAR,
         seed=", ".join(map(str, seeds)),
         libraries=", ".join(f"{name} {number}" for name, number in versions.items()),
     )
