@@ -39,9 +39,9 @@ what libFuzzer counts as new behaviour: edges of the project's own code and of w
 libraries is run and not instrumented. *MiB warm*, *MiB end*: resident memory after the first tenth of the run and at
 its end, with libFuzzer's own tables and inputs; atheris 3.0 never frees the result of a comparison of arrays that it
 instruments (0.2 KB each), which is what the targets with arrays gain. *MiB plain*: gained without instrumentation.
-With 6,000 executions and freed memory counted, pictures had gained 16 MiB, and with 24,000 clips 23 MiB; the measure was
-changed after that. The same 4,000 clips again and again still gain 0.2 KB each, in native code that was not found, while
-the number of Python's own blocks stays.
+With 6,000 executions and freed memory counted, pictures had gained 16 MiB, and with 24,000 clips 23 MiB; the measure
+was changed after that. The same 4,000 clips again and again still gain 0.2 KB each, in native code that was not found,
+while the number of Python's own blocks stays.
 Pictures and clips run for a time, {media} s in a whole run, instead of a number of times. Each row is the last run of
 its target; where it has fewer runs than a million, that run was a shorter one.
 
