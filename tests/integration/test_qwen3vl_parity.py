@@ -102,8 +102,7 @@ def test_the_trees_are_of_four_modalities_and_most_decisions_divide_them(served:
 
 
 def test_merging_the_adapter_changes_nothing(served: Served) -> None:
-    if served.precision == "fp32":  # the same merged weights for all of them
-        require("merged", served, served.torch.run(WORK, merged=True))
+    require("merged", served, served.torch.run(WORK, merged=True, precision=served.precision))
 
 
 def test_the_served_files_decide_as_torch_does(served: Served) -> None:
