@@ -18,7 +18,7 @@ from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Frame, VideoItem
 from canopy_backend.pixels import frames_of
 from canopy_backend.pixels.bounds import ENCODER_CLIP_PIXELS, ENCODER_FRAME_PIXELS
-from canopy_backend.pixels.jpeg import fitting
+from canopy_backend.pixels.jpeg import in_tokens
 from canopy_backend.pixels.windows import window_starts
 from canopy_backend.qwen3vl.nodes import Clip, Look
 from canopy_backend.qwen3vl.patches import image_grid
@@ -144,7 +144,7 @@ def fits(look: Look, window: int = WINDOW) -> int | None:
 def _encoded(duration_s: float, height: int, width: int, window: int) -> Iterator[tuple[int, Look]]:
     starts = window_starts(duration_s, FRAMES)
     most = min(ENCODER_FRAME_PIXELS, ENCODER_CLIP_PIXELS // len(starts))
-    wide, tall = fitting(width, height, most)
+    wide, tall = in_tokens(width, height, most)
     item = VideoItem(id="clip", duration_s=duration_s, frames=[Frame(at_s, b"") for at_s in starts])
     for look in looks_of(item, np.broadcast_to(np.uint8(0), (len(starts), tall, wide, 3))):
         if (length := fits(look, window)) is not None:
@@ -160,7 +160,7 @@ def _looked_at(looks: Sequence[Look]) -> list[int]:
         count = len(inputs["patches"]) // SETTINGS.merge**2
         return [np.zeros((count, 1), np.float32), np.zeros((3, count, 1), np.float32)]
 
-    bare = [replace(look, patches=lambda shown: np.zeros((shown.patches, 1), np.float32)) for look in looks]
+    bare = [replace(look, patches=lambda shown: np.zeros((shown.patches, 1), np.uint8)) for look in looks]
     tower = Tower(run, SETTINGS, bare)
     for look in bare:
         tower.features([look])

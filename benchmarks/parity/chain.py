@@ -136,7 +136,7 @@ class Torch:
             merge_language_adapter(tuned, self._adapter, self._settings)
         elif self._adapter is not None:
             put_language_adapter(tuned, self._adapter)
-        vision = VisionGraph(base.visual).eval()
+        vision = VisionGraph(base.visual, self._settings).eval()
         node, query = (LanguageGraph(one.language_model).eval() for one in (tuned, base))
         for part in (base.visual, tuned.language_model, base.language_model):
             to_precision(part, precision)

@@ -20,7 +20,7 @@ PROFILES: Final = (
 MAPS: Final = 4
 #: Patches of one call of the vision tower in the embedded profile: the largest picture that is let through has 7,200.
 CALL_PATCHES: Final = 8192
-_INT64, _FP32 = DataType.INT64, DataType.FP32
+_UINT8, _INT64, _FP32 = DataType.UINT8, DataType.INT64, DataType.FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def vision_configs(sight: Sight) -> list[tuple[str, str, ModelConfig]]:
             backend="" if platform else "python",
             default_model_filename=filename,
             input=(
-                Tensor("patches", _FP32, (-1, sight.patch)),
+                Tensor("patches", _UINT8, (-1, sight.patch)),
                 Tensor("pos_idx", _INT64, (-1, 4)),
                 Tensor("pos_w", _FP32, (-1, 4)),
                 Tensor("pos_ids", _INT64, (-1, 2)),

@@ -22,7 +22,7 @@ from canopy_backend.manifest import EncoderManifest, VisionManifest
 from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, Part, VideoPart, encode_content
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
 from canopy_backend.qwen3vl.nodes import Clip
-from canopy_backend.qwen3vl.patches import Grid, image_patches, video_patches
+from canopy_backend.qwen3vl.patches import Grid, image_patches, scaled, video_patches
 from canopy_backend.qwen3vl.rows import cut_dimension, pack_rows, pad_rows, vectors_of
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.qwen3vl.tower import Tower
@@ -97,7 +97,7 @@ def expected_vectors(model: Any, settings: VisionSettings, contents: list[Conten
             ("pixel_values_videos", "video_grid_thw", content.videos),
         ):
             if found:
-                pixels[name] = torch.from_numpy(np.concatenate([patches for patches, _ in found]))
+                pixels[name] = torch.from_numpy(scaled(np.concatenate([patches for patches, _ in found]), settings))
                 pixels[grid] = torch.tensor([one for _, one in found])
         with torch.inference_mode():
             states = model(
@@ -131,8 +131,8 @@ def graph_vectors(vision: Any, language: Any, contents: list[Content], settings:
     return found
 
 
-def torch_pair(loaded: Any) -> tuple[Any, Any]:
-    vision, language = VisionGraph(loaded.visual).eval(), LanguageGraph(loaded.language_model).eval()
+def torch_pair(loaded: Any, settings: VisionSettings) -> tuple[Any, Any]:
+    vision, language = VisionGraph(loaded.visual, settings).eval(), LanguageGraph(loaded.language_model).eval()
     return (lambda inputs: run_torch(vision, inputs)), (lambda inputs: run_torch(language, inputs))
 
 
@@ -151,19 +151,19 @@ def test_a_seed_gives_one_model(model: Path, tmp_path: Path) -> None:
 def test_the_graphs_give_the_vectors_of_the_whole_model(model: Path, contents: list[Content]) -> None:
     loaded, settings = load_model(model), vision_settings(model)
     expected = expected_vectors(loaded, settings, contents)
-    for found in graph_vectors(*torch_pair(loaded), contents, settings):
+    for found in graph_vectors(*torch_pair(loaded, settings), contents, settings):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     # Each alone, so that company changes nothing.
     for place, content in enumerate(contents[1:], start=1):
         np.testing.assert_allclose(
-            graph_vectors(*torch_pair(loaded), [content], settings)[0][0], expected[place], atol=1e-5
+            graph_vectors(*torch_pair(loaded, settings), [content], settings)[0][0], expected[place], atol=1e-5
         )
 
 
 def test_the_feature_maps_count(model: Path, contents: list[Content]) -> None:
     """A model without them looks plausible, so the gate must be narrow enough to see it."""
     loaded, settings = load_model(model), vision_settings(model)
-    vision, language = torch_pair(loaded)
+    vision, language = torch_pair(loaded, settings)
     whole = graph_vectors(vision, language, contents, settings)[0]
     blind = graph_vectors(lambda inputs: (vision(inputs)[0], 0 * vision(inputs)[1]), language, contents, settings)[0]
     cosines = (whole * blind).sum(1)
@@ -173,7 +173,7 @@ def test_the_feature_maps_count(model: Path, contents: list[Content]) -> None:
 
 def test_the_tower_by_frames_gives_the_same_as_at_once(model: Path, contents: list[Content]) -> None:
     settings = vision_settings(model)
-    vision = torch_pair(load_model(model))[0]
+    vision = torch_pair(load_model(model), settings)[0]
     inputs, grids = vision_inputs(contents, settings)
     visual, deepstack = vision(inputs)
     calls = [vision({name: one[first:last] for name, one in inputs.items()}) for first, last in frame_calls(grids, 40)]
@@ -184,7 +184,7 @@ def test_the_tower_by_frames_gives_the_same_as_at_once(model: Path, contents: li
 
 def test_frames_that_nodes_show_alike_have_the_same_features_looked_at_once(model: Path) -> None:
     settings = vision_settings(model)
-    vision = torch_pair(load_model(model))[0]
+    vision = torch_pair(load_model(model), settings)[0]
     frames = np.random.default_rng(9).integers(0, 256, (12, 64, 64, 3), dtype=np.uint8)
     clip = Clip(frames, np.arange(12.0), settings)
     looks = [clip.look(first, last) for first, last in ((0, 12), (0, 6), (6, 12), (0, 3), (3, 6), (6, 9), (9, 12))]
@@ -285,8 +285,8 @@ def test_adapters_that_do_not_fit_are_refused(model: Path, adapter: Path, tmp_pa
 
 def test_the_text_side_and_the_pixel_graph_are_one_encoder(model: Path, contents: list[Content]) -> None:
     """What ``canopy export`` serves for a text is what the language graph makes of it."""
-    backbone = load_backbone(str(model))
-    vector = graph_vectors(*torch_pair(load_model(model)), contents[:2], vision_settings(model))[0][0]
+    backbone, settings = load_backbone(str(model)), vision_settings(model)
+    vector = graph_vectors(*torch_pair(load_model(model), settings), contents[:2], settings)[0][0]
     ids = torch.tensor([contents[0].sequence.ids])
     with torch.inference_mode():
         query = QueryGraph(backbone, "last").eval()(ids, torch.ones_like(ids))[0].numpy()

@@ -23,6 +23,7 @@ from canopy_backend.fragments import fragment
 from canopy_backend.hierarchy import balanced
 from canopy_backend.items import Cue, Frame, ImageItem, Item, TableItem, TextItem, VideoItem, has_pictures
 from canopy_backend.qwen3vl.nodes import plan_content
+from canopy_backend.qwen3vl.patches import scaled
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
 from canopy_client import CanopyClient, canary
@@ -120,7 +121,7 @@ def reference(served: StackSettings) -> PixelEncoders:
     settings = vision_settings(served.model)
     tuned, base = load_model(served.model), load_model(served.model)
     merge_language_adapter(tuned, served.adapter, settings)
-    vision = VisionGraph(base.visual).eval()
+    vision = VisionGraph(base.visual, settings).eval()
     node, query = (LanguageGraph(one.language_model).eval() for one in (tuned, base))
     tokenizers = [
         EncoderTokenizer(served.model_repository / name / "tokenizer.json", WINDOW)
@@ -158,7 +159,7 @@ def whole_vector(model: object, item: Item, tokenizer: EncoderTokenizer, setting
     image = isinstance(item, ImageItem)
     kinds = (ids == settings.image_token).long() + 2 * (ids == settings.video_token).long()
     pixels = {
-        "pixel_values" if image else "pixel_values_videos": torch.from_numpy(plan.looks[0].take()),
+        "pixel_values" if image else "pixel_values_videos": torch.from_numpy(scaled(plan.looks[0].take(), settings)),
         "image_grid_thw" if image else "video_grid_thw": torch.tensor([plan.looks[0].grid]),
     }
     with torch.inference_mode():

@@ -156,13 +156,13 @@ def write_tower(
         tower: The vision model of a Qwen3-VL in float32; it is cast.
         path: The file.
         settings: The model's.
-        precision: Types of the file's weights and products; inputs and outputs are float32 in all of them.
+        precision: Types of the file's weights and products; vectors that come out are float32 in all of them.
         external_over: As for :func:`canopy_export.onnx_write.write_onnx`.
 
     Raises:
         ExportError: The cast moves a vector too far, or the file does not give what torch gives.
     """
-    graph = VisionGraph(tower).eval()
+    graph = VisionGraph(tower, settings).eval()
     inputs = random_patches(settings, GRIDS[:2])
     exact = run_torch(graph, inputs)
     to_precision(tower, precision)

@@ -85,7 +85,7 @@ def random_patches(settings: VisionSettings, grids: Sequence[Grid]) -> dict[str,
     """Random input of the vision graph for grids."""
     inputs = grid_inputs(grids, settings)
     shape = (len(inputs.seg), settings.patch_size)
-    patches = np.random.default_rng(_SEED).uniform(-1, 1, shape).astype(np.float32)
+    patches = np.random.default_rng(_SEED).integers(0, 256, shape, dtype=np.uint8)
     return {
         "patches": patches,
         "pos_idx": inputs.pos_idx,

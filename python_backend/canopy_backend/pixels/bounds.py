@@ -7,10 +7,13 @@ from typing import Final
 
 #: Longest side of a picture for its shortest: what the processor of Qwen3-VL takes.
 MAX_RATIO: Final = 200
-#: Most pixels of a picture, and of all frames of a clip together, that Qwen3-VL-Embedding looks at, and of one frame.
-ENCODER_PIXELS: Final = 1800 * 32 * 32
-ENCODER_CLIP_PIXELS: Final = 7680 * 32 * 32
-ENCODER_FRAME_PIXELS: Final = 768 * 32 * 32
+#: Pixels of the side of a token of Qwen3-VL-Embedding, which resizes what is no multiple of it.
+ENCODER_TOKEN: Final = 32
+#: Most pixels of a picture, and of all frames of a clip together, that it looks at.
+ENCODER_PIXELS: Final = 1800 * ENCODER_TOKEN**2
+ENCODER_CLIP_PIXELS: Final = 7680 * ENCODER_TOKEN**2
+#: Of one frame of three, which a segment of 30 s has: it counts them as four, of 768 tokens each for three.
+ENCODER_FRAME_PIXELS: Final = 576 * ENCODER_TOKEN**2
 #: Seconds between two frames of a clip, where it has no more of them than a server takes.
 FRAME_STEP_S: Final = 10.0
 

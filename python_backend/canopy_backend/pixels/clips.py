@@ -23,7 +23,7 @@ from canopy_backend.errors import InvalidItem
 from canopy_backend.items import MAX_DURATION_S, Frame
 from canopy_backend.limits import Limits
 from canopy_backend.pixels.bounds import BOUNDS, ENCODER_CLIP_PIXELS, ENCODER_FRAME_PIXELS, MAX_RATIO, PixelBounds
-from canopy_backend.pixels.jpeg import as_jpeg, fitting
+from canopy_backend.pixels.jpeg import as_jpeg, in_tokens
 from canopy_backend.pixels.libraries import pyav
 from canopy_backend.pixels.windows import plan_runs
 
@@ -82,8 +82,8 @@ def read_clip(
 ) -> Clip:
     """The frames of a clip, one for each 10 s, fewer and farther apart where that would be more than ``max_frames``.
 
-    Frames are at most as large as Qwen3-VL-Embedding looks at, and lighter where they would be over
-    ``max_picture_bytes``. Pixels are taken as square; sound is not looked at.
+    Frames are at most as large as Qwen3-VL-Embedding looks at, in whole tokens of it, and lighter where they would be
+    over ``max_picture_bytes``. Pixels are taken as square; sound is not looked at.
 
     Args:
         source: The file, MP4 or WebM, in memory or on disk.
@@ -249,7 +249,7 @@ class _Reader:
             frames = self._frames(container, stream, table.keys[run.key], wanted)
             for at_s, frame in zip(run.at_s, frames, strict=False):
                 self._check_size(frame.width, frame.height)
-                size = size or fitting(
+                size = size or in_tokens(
                     frame.width, frame.height, min(ENCODER_FRAME_PIXELS, ENCODER_CLIP_PIXELS // total)
                 )
                 small = frame.reformat(*size, format="rgb24", interpolation="BICUBIC").to_ndarray()

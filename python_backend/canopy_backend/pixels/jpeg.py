@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.limits import Limits
-from canopy_backend.pixels.bounds import BOUNDS, ENCODER_PIXELS, PixelBounds
+from canopy_backend.pixels.bounds import BOUNDS, ENCODER_PIXELS, ENCODER_TOKEN, PixelBounds
 from canopy_backend.pixels.images import decode_image
 from canopy_backend.pixels.libraries import pillow
 
@@ -59,6 +59,20 @@ def fitting(width: int, height: int, most: int) -> tuple[int, int]:
         return width, height
     scale = math.sqrt(most / (width * height))
     return max(1, math.floor(width * scale)), max(1, math.floor(height * scale))
+
+
+def in_tokens(width: int, height: int, most: int) -> tuple[int, int]:
+    """The same in whole tokens of Qwen3-VL-Embedding, so that a server cuts the picture as it is.
+
+    Only where that changes a side by a twentieth at most: other readers see the picture too.
+    """
+    size = fitting(width, height, most)
+    if min(size) < 10 * ENCODER_TOKEN:
+        return size
+    wide, tall = (round(side / ENCODER_TOKEN) * ENCODER_TOKEN for side in size)
+    if wide * tall <= most:
+        return wide, tall
+    return size[0] // ENCODER_TOKEN * ENCODER_TOKEN, size[1] // ENCODER_TOKEN * ENCODER_TOKEN
 
 
 def resized(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:

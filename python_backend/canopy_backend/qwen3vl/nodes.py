@@ -29,7 +29,6 @@ from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import node_text
 from canopy_backend.tokenization import EncoderTokenizer
 
-FloatArray = npt.NDArray[np.float32]
 UInt8Array = npt.NDArray[np.uint8]
 #: Frames that are kept at the size of their patches; a clip has no more by default.
 _FITTING: Final = 32
@@ -63,21 +62,21 @@ class Look:
         part: What stands for them in the sequence.
         shown: What is shown, one for each row of the grid. Nodes of an item that lie over one another may show the
             same.
-        patches: Makes the patches of one of them, float32 ``[P, patch_size]``; done when they are encoded, so that
+        patches: Makes the patches of one of them, uint8 ``[P, patch_size]``; done when they are encoded, so that
             those of an item are never in memory all at once.
     """
 
     part: ImagePart | VideoPart
     shown: tuple[Shown, ...]
-    patches: Callable[[Shown], FloatArray]
+    patches: Callable[[Shown], UInt8Array]
 
     @property
     def grid(self) -> Grid:
         """Of the patches."""
         return self.part.grid
 
-    def take(self) -> FloatArray:
-        """All patches, float32 ``[P, patch_size]``."""
+    def take(self) -> UInt8Array:
+        """All patches, uint8 ``[P, patch_size]``."""
         return np.concatenate([self.patches(one) for one in self.shown])
 
 

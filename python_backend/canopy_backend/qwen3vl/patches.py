@@ -1,4 +1,4 @@
-"""Pixels to patches, as the model's own processor makes them: resize, scale, cut.
+"""Pixels to patches, as the model's own processor makes them: resize and cut. Scaling is the tower's first step.
 
 Source: ``Qwen2VLImageProcessor`` and ``Qwen3VLVideoProcessor`` of transformers, with the limit on each frame's pixels
 that the model's reference code has.
@@ -79,7 +79,7 @@ def video_grid(frames: int, height: int, width: int, settings: VisionSettings) -
     return -(-frames // settings.temporal), tall // settings.patch, wide // settings.patch
 
 
-def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
+def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[UInt8Array, Grid]:
     """One image as patches.
 
     Args:
@@ -87,7 +87,7 @@ def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArr
         settings: The model's.
 
     Returns:
-        Patches float32 ``[P, patch_size]``, in the order of tokens, and the grid ``(1, h, w)`` with P = h w.
+        Patches uint8 ``[P, patch_size]``, in the order of tokens, and the grid ``(1, h, w)`` with P = h w.
 
     Raises:
         InvalidRequest: Wrong shape or type, or as for :func:`image_size`.
@@ -97,7 +97,7 @@ def image_patches(image: UInt8Array, settings: VisionSettings) -> tuple[FloatArr
     return _cut(fitting[None], settings, settings.temporal)
 
 
-def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatArray, Grid]:
+def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[UInt8Array, Grid]:
     """The frames of a video as patches; the last frame is repeated where a patch would lack one.
 
     Args:
@@ -105,7 +105,7 @@ def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatAr
         settings: The model's.
 
     Returns:
-        Patches float32 ``[P, patch_size]`` and the grid ``(t, h, w)`` with P = t h w.
+        Patches uint8 ``[P, patch_size]`` and the grid ``(t, h, w)`` with P = t h w.
 
     Raises:
         InvalidRequest: Wrong shape or type, or as for :func:`image_size`.
@@ -118,7 +118,7 @@ def video_patches(frames: UInt8Array, settings: VisionSettings) -> tuple[FloatAr
     return np.concatenate(rows), video_grid(count, height, width, settings)
 
 
-def row_patches(frames: Sequence[UInt8Array], settings: VisionSettings) -> FloatArray:
+def row_patches(frames: Sequence[UInt8Array], settings: VisionSettings) -> UInt8Array:
     """Frames that share patches, one row of a video's grid; the last is repeated where a patch would lack one.
 
     Args:
@@ -126,9 +126,26 @@ def row_patches(frames: Sequence[UInt8Array], settings: VisionSettings) -> Float
         settings: The model's.
 
     Returns:
-        float32 ``[P, patch_size]``, in the order of tokens.
+        uint8 ``[P, patch_size]``, in the order of tokens.
     """
     return _cut(np.stack([*frames, *[frames[-1]] * (settings.temporal - len(frames))]), settings)[0]
+
+
+def scaling(settings: VisionSettings) -> tuple[FloatArray, FloatArray]:
+    """What the tower takes off each number of a patch, and what it divides the difference by.
+
+    Returns:
+        Float32 ``[patch_size]`` twice.
+    """
+    each = settings.patch_size // 3
+    mean, deviation = (np.array(one, np.float32) * 255 for one in (settings.mean, settings.deviation))
+    return np.repeat(mean, each), np.repeat(deviation, each)
+
+
+def scaled(patches: UInt8Array, settings: VisionSettings) -> FloatArray:
+    """Patches as the model's own processor gives them, float32 ``[P, patch_size]``."""
+    mean, deviation = scaling(settings)
+    return (patches.astype(np.float32) - mean) / deviation
 
 
 def resized(image: UInt8Array, size: tuple[int, int]) -> UInt8Array:
@@ -168,19 +185,17 @@ def _fit(frames: int, even: int, height: int, width: int, factor: int, budget: t
     return tall, wide
 
 
-def _cut(frames: UInt8Array, settings: VisionSettings, repeat: int = 1) -> tuple[FloatArray, Grid]:
+def _cut(frames: UInt8Array, settings: VisionSettings, repeat: int = 1) -> tuple[UInt8Array, Grid]:
     """Frames ``[T, H, W, 3]`` of a fitting size to patches and their grid; each frame counts ``repeat`` times."""
     count, height, width, _ = frames.shape
     patch, merge, temporal = settings.patch, settings.merge, settings.temporal // repeat
     grid = count // temporal, height // patch, width // patch
-    # Colours apart first, so that the rows of a patch are copied whole.
-    planes = frames.transpose(0, 3, 1, 2).astype(np.float32, order="C")
-    planes -= np.array(settings.mean, np.float32)[:, None, None] * 255
-    planes /= np.array(settings.deviation, np.float32)[:, None, None] * 255
-    # (t, temporal, colour, h, merge, patch, w, merge, patch) to (t, h, w, merge, merge, colour, temporal, patch, patch)
-    blocks = planes.reshape(
-        grid[0], temporal, 3, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch
-    ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    # Colours apart first, so that a row of a patch is one element, which is moved whole: ten times as fast.
+    rows = np.ascontiguousarray(frames.transpose(0, 3, 1, 2)).view(f"V{patch}")
+    # (t, temporal, colour, h, merge, patch, w, merge) to (t, h, w, merge, merge, colour, temporal, patch)
+    blocks = rows.reshape(grid[0], temporal, 3, grid[1] // merge, merge, patch, grid[2] // merge, merge).transpose(
+        0, 3, 6, 4, 7, 2, 1, 5
+    )
     if repeat > 1:
-        blocks = np.broadcast_to(blocks, (*blocks.shape[:6], repeat, *blocks.shape[7:]))
-    return blocks.reshape(-1, settings.patch_size), grid
+        blocks = np.broadcast_to(blocks, (*blocks.shape[:6], repeat, patch))
+    return np.ascontiguousarray(blocks).view(np.uint8).reshape(-1, settings.patch_size), grid

@@ -16,7 +16,7 @@ from canopy_backend.triton.tensors import Array
 class VisionModel(Model):
     """``vision_encoder`` of the embedded profile; parameters ``threads`` and ``call_patches``.
 
-    ``patches`` float32 ``[P, patch]`` and what the host computed of their grids to ``visual`` float32 ``[P / 4, H]``
+    ``patches`` uint8 ``[P, patch]`` and what the host computed of their grids to ``visual`` float32 ``[P / 4, H]``
     and ``deepstack`` float32 ``[3, P / 4, H]``. Frames of several pictures stand one after another, told by ``seg``.
     """
 

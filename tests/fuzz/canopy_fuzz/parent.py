@@ -66,7 +66,7 @@ def run(target: Target, folder: Path, *, runs: int, seed: int, seconds: int | No
     Args:
         target: The target.
         folder: Corpus, marks, log and findings go here.
-        runs: Executions, where the target does not run by time.
+        runs: Executions at most.
         seed: libFuzzer's seed.
         seconds: How long a target runs that runs by time; its own where not given.
     """
@@ -78,10 +78,11 @@ def run(target: Target, folder: Path, *, runs: int, seed: int, seconds: int | No
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words), encoding="ascii")
     span = None if target.seconds is None else (seconds or target.seconds)
     every = max(1, runs // _MARKS) if span is None else 100
-    bound = f"-runs={runs}" if span is None else f"-max_total_time={span}"
+    bounds = [f"-runs={runs}"] if span is None else [f"-runs={runs}", f"-max_total_time={span}"]
     flags = [
-        bound, f"-seed={seed}", f"-dict={words}", f"-timeout={_NEVER_S}", "-rss_limit_mb=4096", "-print_final_stats=1",
-        f"-artifact_prefix={folder}/{target.name}-", "-len_control=0", "-report_slow_units=1000", str(corpus),
+        *bounds, f"-seed={seed}", f"-dict={words}", f"-timeout={_NEVER_S}", "-rss_limit_mb=4096",
+        "-print_final_stats=1", f"-artifact_prefix={folder}/{target.name}-", "-len_control=0",
+        "-report_slow_units=1000", str(corpus),
     ]  # fmt: skip
     command = [sys.executable, "-m", "canopy_fuzz.child", target.name, str(folder), str(every), *flags]
     log = folder / f"{target.name}.log"

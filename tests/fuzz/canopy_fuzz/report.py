@@ -42,8 +42,8 @@ instruments (0.2 KB each), which is what the targets with arrays gain. *MiB plai
 With 6,000 executions and freed memory counted, pictures had gained 16 MiB, and with 24,000 clips 23 MiB; the measure
 was changed after that. The same 4,000 clips again and again still gain 0.2 KB each, in native code that was not found,
 while the number of Python's own blocks stays.
-Pictures and clips run for a time, {media} s in a whole run, instead of a number of times. Each row is the last run of
-its target; where it has fewer runs than a million, that run was a shorter one.
+Pictures and clips are given {media} s of a whole run; `--seconds` gives them more, up to the same number of executions.
+Each row is the last run of its target.
 
 Targets and seeds are in `tests/fuzz`; `tests/unit/fuzz` runs each of them some hundred times in every test run, and
 what fuzzing found stands as tests of the right values beside the code that it was found in.

@@ -8,11 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from pixel_media import clip, clip_at, grey_at, light_above, sound, timeless, turned
 
 from canopy_backend.errors import InvalidItem
 from canopy_backend.limits import Limits
 from canopy_backend.pixels import Clip, PixelBounds, decode_image, read_clip, read_header
+from canopy_backend.pixels.bounds import ENCODER_CLIP_PIXELS, ENCODER_FRAME_PIXELS
+from canopy_backend.pixels.jpeg import in_tokens
+from canopy_backend.qwen3vl.patches import video_size
+from canopy_backend.qwen3vl.settings import VisionSettings
 
 pytest.importorskip("av", reason="PyAV is not installed")
 
@@ -121,10 +127,30 @@ def test_a_turn_goes_the_way_that_players_turn() -> None:
     assert clockwise[:, :24].mean() < 15
 
 
-def test_large_frames_are_brought_to_what_the_encoder_looks_at() -> None:
-    found = read_clip(clip(1, size=(1600, 1200), rate=2))
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((1600, 1200), (864, 640)),
+        ((1280, 720), (1024, 576)),
+        ((854, 480), (864, 480)),
+        ((640, 360), (640, 352)),
+        ((638, 318), (638, 318)),
+        ((720, 1280), (576, 1024)),
+    ],
+)
+def test_frames_are_brought_to_whole_tokens_of_the_encoder(size: tuple[int, int], expected: tuple[int, int]) -> None:
+    found = read_clip(clip(1, size=size, rate=2))
     _, width, height = read_header(found.frames[0].image)
-    assert (width, height) == (1024, 768)
+    assert (width, height) == expected
+
+
+@settings(deadline=None)
+@given(st.integers(320, 4096), st.integers(320, 4096), st.integers(2, 32))
+def test_the_encoder_cuts_two_or_more_frames_as_they_are(width: int, height: int, frames: int) -> None:
+    wide, tall = in_tokens(width, height, min(ENCODER_FRAME_PIXELS, ENCODER_CLIP_PIXELS // frames))
+    assume(min(wide, tall) >= 320)
+    known = VisionSettings(image_token=0, video_token=1, vision_start=2, vision_end=3, grid_side=48, hidden=2)
+    assert {video_size(count, tall, wide, known) for count in range(2, frames + 1)} == {(tall, wide)}
 
 
 def test_many_frames_share_what_the_encoder_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:

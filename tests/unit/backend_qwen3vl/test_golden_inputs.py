@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from canopy_backend.qwen3vl.chat import ImagePart, Part, VideoPart, encode_content
-from canopy_backend.qwen3vl.patches import image_patches, video_patches
+from canopy_backend.qwen3vl.patches import image_patches, scaled, video_patches
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.templates import NODE_INSTRUCTION, QUERY_INSTRUCTION
 from canopy_backend.tokenization import EncoderTokenizer
@@ -71,7 +71,11 @@ def parts_of(name: str, settings: VisionSettings) -> tuple[list[Part], list[np.n
     ]
     parts += [ImagePart(grid) for _, grid in image]
     text = golden.CASES[name]["text"]
-    return parts + ([text] if text else []), [one for one, _ in image], [one for one, _ in video]
+    return (
+        parts + ([text] if text else []),
+        [scaled(one, settings) for one, _ in image],
+        [scaled(one, settings) for one, _ in video],
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

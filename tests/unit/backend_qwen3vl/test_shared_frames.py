@@ -39,7 +39,9 @@ class Graph:
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         self.calls.append(len(inputs["patches"]))
-        visual = np.repeat(inputs["patches"].mean(axis=1).reshape(-1, 4).mean(axis=1)[:, None], 2, axis=1)
+        visual = np.repeat(
+            inputs["patches"].mean(axis=1, dtype=np.float32).reshape(-1, 4).mean(axis=1)[:, None], 2, axis=1
+        )
         return [visual, np.stack([visual + place for place in (1, 2, 3)])]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from canopy_backend.errors import ExportError, InvalidRequest
 from canopy_backend.qwen3vl.chat import ChatSequence, ImagePart, VideoPart, encode_content, positions_of
 from canopy_backend.qwen3vl.grids import frame_calls, grid_inputs
-from canopy_backend.qwen3vl.patches import image_patches, image_size, video_patches, video_size
+from canopy_backend.qwen3vl.patches import image_patches, image_size, row_patches, scaled, video_patches, video_size
 from canopy_backend.qwen3vl.rows import cut_dimension, pack_rows, pad_rows, vectors_of
 from canopy_backend.qwen3vl.settings import VisionSettings
 from canopy_backend.tokenization import EncoderTokenizer
@@ -81,8 +82,25 @@ def test_an_odd_frame_is_shown_twice() -> None:
     assert grid == (2, 4, 4)
     last = patches.reshape(2, 16, 3, 2, 16, 16)[1]
     np.testing.assert_array_equal(last[:, :, 0], last[:, :, 1])
-    assert patches.min() >= -1
-    assert patches.max() <= 1
+
+
+@pytest.mark.parametrize("patch", [4, 14, 16])
+def test_a_patch_has_its_pixels_colour_by_colour_and_frame_by_frame(patch: int) -> None:
+    own = msgspec.structs.replace(SETTINGS, patch=patch, mean=(0.5, 0.25, 0.75), deviation=(0.5, 0.25, 1.0))
+    frames = np.random.default_rng(2).integers(0, 256, (2, 4 * patch, 6 * patch, 3), dtype=np.uint8)
+    patches = row_patches(frames, own)
+    place = 0
+    for top, left in ((row, column) for row in range(0, 4, 2) for column in range(0, 6, 2)):
+        for row, column in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
+            here = frames[:, row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
+            expected = here.transpose(3, 0, 1, 2)
+            np.testing.assert_array_equal(patches[place].reshape(expected.shape), expected)
+            values = scaled(patches[place : place + 1], own).reshape(expected.shape)
+            for colour, (mean, deviation) in enumerate(zip(own.mean, own.deviation, strict=True)):
+                exact = (expected[colour] / 255 - mean) / deviation
+                np.testing.assert_allclose(values[colour], exact, atol=1e-6)
+            place += 1
+    assert place == len(patches)
 
 
 @settings(max_examples=25)

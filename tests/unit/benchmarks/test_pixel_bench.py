@@ -43,10 +43,10 @@ def test_a_clip_s_frames_are_looked_at_once_where_its_nodes_show_the_same() -> N
     wide = estimate.clip_work(300, window=8192)
     assert (wide.shown, wide.patches) == (73 * 1008, 36 * 1008)
     one = estimate.clip_work(30)
-    assert one.shown == one.patches == 2 * 40 * 72
-    # At another number of frames these have another size, so leaves show nothing that their parents do.
+    assert one.shown == one.patches == 2 * 36 * 64
+    # Frames are written at a size that they keep with any number of others, so halves show what the root does.
     two = estimate.clip_work(120)
-    assert two.shown == two.patches
+    assert (two.shown, two.patches) == (14 * 2304, 12 * 2304)
 
 
 def test_the_run_book_has_the_table_of_the_estimate() -> None:
