@@ -5,8 +5,9 @@ The names below are imported when they are first used, so that a caller who only
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from canopy_client.lazy import attributes
 
 if TYPE_CHECKING:
     from canopy_client.aio import AsyncCanopyClient
@@ -30,20 +31,17 @@ __all__ = [
     "request_id",
 ]
 
-_HOMES = {
-    "Answer": "answer",
-    "AsyncCanopyClient": "aio",
-    "CanopyClient": "clients",
-    "LoopOptions": "orchestrator",
-    "Orchestrator": "orchestrator",
-    "RetryPolicy": "retry",
-    "Tls": "channels",
-    "ask": "session",
-    "request_id": "identity",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"canopy_client.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = attributes(
+    __name__,
+    {
+        "Answer": "answer",
+        "AsyncCanopyClient": "aio",
+        "CanopyClient": "clients",
+        "LoopOptions": "orchestrator",
+        "Orchestrator": "orchestrator",
+        "RetryPolicy": "retry",
+        "Tls": "channels",
+        "ask": "session",
+        "request_id": "identity",
+    },
+)

@@ -1,9 +1,19 @@
-"""Language models that play critic, classifier, router and reader: one protocol, two transports."""
+"""Language models that play critic, classifier, router and reader: one protocol, two transports.
 
-from canopy_client.llm.base import Completion, LanguageModel, Message, Picture, Placed
-from canopy_client.llm.chat_template import ChatTemplate
-from canopy_client.llm.openai import OpenAILanguageModel
-from canopy_client.llm.triton import TritonLanguageModel
+The names below are imported when they are first used: a caller of one transport needs no library of the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from canopy_client.lazy import attributes
+
+if TYPE_CHECKING:
+    from canopy_client.llm.base import Completion, LanguageModel, Message, Picture, Placed
+    from canopy_client.llm.chat_template import ChatTemplate
+    from canopy_client.llm.openai import OpenAILanguageModel
+    from canopy_client.llm.triton import TritonLanguageModel
 
 __all__ = [
     "ChatTemplate",
@@ -15,3 +25,17 @@ __all__ = [
     "Placed",
     "TritonLanguageModel",
 ]
+
+__getattr__ = attributes(
+    __name__,
+    {
+        "ChatTemplate": "chat_template",
+        "Completion": "base",
+        "LanguageModel": "base",
+        "Message": "base",
+        "OpenAILanguageModel": "openai",
+        "Picture": "base",
+        "Placed": "base",
+        "TritonLanguageModel": "triton",
+    },
+)
