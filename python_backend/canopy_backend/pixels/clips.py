@@ -207,7 +207,7 @@ class _Reader:
                 continue
             place = packet.stream_index
             starts[place] = max(packet.pts, starts.get(place, packet.pts))
-            lasts[place] = packet.duration or 0
+            lasts[place] = max(0, packet.duration or 0)
             if place == stream.index:
                 if not packet.is_discard:  # what an edit list leaves out is decoded where it leads to what it leaves in
                     shown.append(packet.pts)
@@ -235,8 +235,9 @@ class _Reader:
 
     def _pictures(self, container: Any, stream: Any, table: _Table) -> Iterator[tuple[float, UInt8Array]]:
         """Times in seconds and uint8 ``[height, width, 3]`` of one size, in time order."""
-        unit = float(stream.time_base)
-        keys = [(key - table.origin) * unit for key in table.keys]
+        unit, (ticks, second) = float(stream.time_base), stream.time_base.as_integer_ratio()
+        # Rounded as the clip's length is: a key frame at its very end is not behind it.
+        keys = [(key - table.origin) * ticks / second for key in table.keys]
         runs = plan_runs(keys, table.duration_s, self._limits.max_frames)
         total = sum(len(run.at_s) for run in runs)
         size: tuple[int, int] | None = None

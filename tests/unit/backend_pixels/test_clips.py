@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -102,6 +103,21 @@ def test_a_clip_that_begins_late_counts_from_its_first_frame() -> None:
     found = read_clip(clip_at([3 + place / 5 for place in range(60)], options=FRAGMENTED))
     assert [frame.at_s for frame in found.frames] == [0.0, 10.0]
     assert decode_image(found.frames[0].image).mean() == pytest.approx(grey_at(3), abs=3)
+
+
+#: A WebM file that fuzzing found: its one key frame is shown 14.604 s after its first frame, and is its end.
+_KEY_AT_THE_END = (
+    "GkXfo59ChoEBQveBAULygQRC84EIQoKEd2VibUKHgQJChYECmAAAAAAAAAAAAAAAAAAAAAAAAAAAAKkVMDUxRImIQKdwAAAAAAAWVK5rvq4B"
+    "AAAAAAAANdeBAXPFiFm4XYaDrw5QnIEAIrWcg3VuZIiBAIaFVl9WUDmDgQHdHHyEHc1lAOCGsAAFAAAAAFfq/0kAZrIq17GDMDAwMDAwMDAA"
+    "H0O2dUCq54EAo2CK94EB8YIBePCBWLCBELqBEBJUw2fYc0ViQ09ERTAwMAAfQ7Z1QKrngQCjoIE7AICCSYNCAADwAPYAOCQcGEoAADBgAAAQ"
+    "v//9SIwAo5iBAfQAhgBAkpwAUAAAYAMAABk///WH//ejl4ED6ACGAECSnABO4AADYAAAAMn/wkgAo56BBSQcGEoAADCBBdyAgkmDQgAA8AD2"
+    "ADgkHBhKAAAwYAD/5SAAHFO7a4EB8YIBePCBWA=="
+)
+
+
+def test_a_frame_at_the_very_end_is_inside_of_the_clip() -> None:
+    found = read_clip(base64.b64decode(_KEY_AT_THE_END))
+    assert [frame.at_s for frame in found.frames] == [found.duration_s] == [14.604]
 
 
 def test_sound_before_the_first_picture_counts() -> None:
