@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from benchmarks import counts, load, workload
 from benchmarks.encoder import Repository
@@ -72,24 +73,16 @@ def by_load(
 
 def by_items(generator: Generator, repository: Repository, query: str, extent: Extent, report: Report) -> list[Size]:
     """Cost of a request by its items, each of eight sentences; seen from the client, which splits large ones."""
-    found = []
-    for count in extent.by_items:
-        report(f"growth: {count} items")
-        items = workload.sized(count, _SENTENCES)
-        found.append(_size(generator, repository, query, items, count, cold=count <= extent.cold_items))
-    return found
+    sizes = {count: workload.sized(count, _SENTENCES) for count in extent.by_items}
+    return _sizes(generator, repository, query, sizes, extent.cold_items, extent.growth_rounds, report)
 
 
 def by_fragments(
     generator: Generator, repository: Repository, query: str, extent: Extent, report: Report
 ) -> list[Size]:
     """Cost of one item by its fragments."""
-    found = []
-    for count in extent.by_fragments:
-        report(f"growth: {count} fragments")
-        items = workload.sized(1, count)
-        found.append(_size(generator, repository, query, items, count, cold=count <= extent.cold_fragments))
-    return found
+    sizes = {count: workload.sized(1, count) for count in extent.by_fragments}
+    return _sizes(generator, repository, query, sizes, extent.cold_fragments, extent.growth_rounds, report)
 
 
 def merging(
@@ -119,17 +112,31 @@ def merging(
     return found
 
 
-def _size(
-    generator: Generator, repository: Repository, query: str, items: Sequence[Item], size: int, *, cold: bool
-) -> Size:
+def _sizes(
+    generator: Generator,
+    repository: Repository,
+    query: str,
+    sizes: Mapping[int, Sequence[Item]],
+    most_cold: int,
+    rounds: int,
+    report: Report,
+) -> list[Size]:
+    """All sizes in every round, so that those which are compared are measured one after another."""
     client = generator.client
-    warm = workload.with_trees(client, items)
-    index_ms = _typical_ms(lambda: client.index(items))
-    tree_ms = median_ms(lambda: client.compress(query, warm), _repeats(float(len(items))))
-    cold_ms = _typical_ms(lambda: client.compress(query, items)) if cold else None
-    tokens = sum(repository.planned([item])[1] for item in items)
-    depth = max(int(balanced(len(fragment(item))).depth.max()) for item in items)
-    return Size(size, tokens, depth, cold_ms, tree_ms, index_ms)
+    found = []
+    for size, items in sizes.items():
+        tokens = sum(repository.planned([item])[1] for item in items)
+        depth = max(int(balanced(len(fragment(item))).depth.max()) for item in items)
+        found.append(Size(size, tokens, depth, [], [], []))
+    warm = {size: workload.with_trees(client, items) for size, items in sizes.items()}
+    for turn, one in itertools.product(range(rounds), found):
+        report(f"growth, round {turn + 1}: {one.size}")
+        items, trees = sizes[one.size], warm[one.size]
+        one.index_ms.append(_typical_ms(partial(client.index, items)))
+        one.tree_ms.append(median_ms(partial(client.compress, query, trees), _repeats(float(len(items)))))
+        if one.size <= most_cold:
+            one.cold_ms.append(_typical_ms(partial(client.compress, query, items)))
+    return found
 
 
 def _typical_ms(call: Callable[[], object]) -> float:

@@ -12,6 +12,7 @@ class Extent:
     Attributes:
         rounds: Times that each side of a ratio is measured, in turn; the median counts.
         curve_rounds: The same of each point of a curve.
+        growth_rounds: The same of growing requests.
         questions, items: Of the workload.
         judged: Questions on which kept tokens and recall are counted.
         warm_requests, cold_requests, query_requests: Requests in one of perf_analyzer's three windows.
@@ -30,6 +31,7 @@ class Extent:
 
     rounds: int
     curve_rounds: int
+    growth_rounds: int
     questions: int
     items: int
     judged: int
@@ -54,6 +56,7 @@ class Extent:
 FULL = Extent(
     rounds=3,
     curve_rounds=3,
+    growth_rounds=3,
     questions=100,
     items=500,
     judged=100,
@@ -77,6 +80,7 @@ FULL = Extent(
 QUICK = Extent(
     rounds=3,
     curve_rounds=1,
+    growth_rounds=1,
     questions=10,
     items=50,
     judged=6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -53,10 +54,10 @@ def _growth(results: Results) -> Figure:
         strict=True,
     ):
         x = [one.size for one in rows]
-        cold = [(one.size, one.cold_ms) for one in rows if one.cold_ms is not None]
+        cold = [(one.size, median(one.cold_ms)) for one in rows if one.cold_ms]
         axis.plot([size for size, _ in cold], [time for _, time in cold], marker="o", label="cold")
-        axis.plot(x, [one.index_ms for one in rows], marker="o", label="index")
-        axis.plot(x, [one.tree_ms for one in rows], marker="o", label="with trees")
+        axis.plot(x, [median(one.index_ms) for one in rows], marker="o", label="index")
+        axis.plot(x, [median(one.tree_ms) for one in rows], marker="o", label="with trees")
         _logs(axis, label, "ms a call")
     axes[0].legend(fontsize=8)
     return figure

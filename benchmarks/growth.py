@@ -33,26 +33,27 @@ class Drift(msgspec.Struct, frozen=True):
         return self.last - self.first
 
 
-def doublings(sizes: Sequence[float], times: Sequence[float]) -> list[tuple[float, float]]:
+def doublings(sizes: Sequence[float], times: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     """What each doubling of a size does to time.
 
     Args:
         sizes: Ascending, more than 0.
-        times: One a size.
+        times: Of each size, one a round; a round measures neighbours one after another.
 
     Returns:
-        For each size that is about twice the one before it or more, that size and the factor for one doubling: a step
-        by the factor f counts as log2 f doublings.
+        For each size that is about twice the one before it or more, that size and the factor for one doubling, the
+        median of the rounds: a step by the factor f counts as log2 f doublings.
     """
     found = []
     for place in range(1, len(sizes)):
         steps = np.log2(sizes[place] / sizes[place - 1])
         if steps >= LEAST_STEP:
-            found.append((float(sizes[place]), float((times[place] / times[place - 1]) ** (1 / steps))))
+            factors = np.divide(times[place], times[place - 1])
+            found.append((float(sizes[place]), float(np.median(factors) ** (1 / steps))))
     return found
 
 
-def worst_doubling(sizes: Sequence[float], times: Sequence[float]) -> float:
+def worst_doubling(sizes: Sequence[float], times: Sequence[Sequence[float]]) -> float:
     """The largest factor of :func:`doublings`; 1 without any."""
     return max((factor for _, factor in doublings(sizes, times)), default=1.0)
 

@@ -179,17 +179,17 @@ def _growth(results: Results, figures: Sequence[str]) -> str:
 
 def _sizes(rows: Sequence[Size]) -> list[list[str]]:
     steps = dict(doublings([one.size for one in rows], [one.tree_ms for one in rows]))
-    some = [one for one in rows if one.cold_ms is not None]
-    cold = dict(doublings([one.size for one in some], [one.cold_ms or 0.0 for one in some]))
+    some = [one for one in rows if one.cold_ms]
+    cold = dict(doublings([one.size for one in some], [one.cold_ms for one in some]))
     index = dict(doublings([one.size for one in rows], [one.index_ms for one in rows]))
     return [
         [
             str(one.size),
             str(one.depth),
             str(one.tokens),
-            _number(one.tree_ms),
-            _number(one.cold_ms) if one.cold_ms is not None else "",
-            _number(one.index_ms),
+            _number(_median(one.tree_ms)),
+            _number(_median(one.cold_ms)) if one.cold_ms else "",
+            _number(_median(one.index_ms)),
             _step(steps.get(float(one.size)), "with trees")
             + _step(cold.get(float(one.size)), ", cold")
             + _step(index.get(float(one.size)), ", index"),

@@ -123,13 +123,13 @@ def _linear(results: Results) -> list[Ratio]:
         for label, column in (("with trees", _trees(rows)), ("cold", _without(rows)), ("index", _indexed(rows))):
             sizes, times = column if what == "items" else _by_tokens(rows, column)
             if len(sizes) > 1:
-                note = "largest of all steps"
+                note = "largest of all steps, each the median of its rounds"
                 ratio = Ratio(f"time for twice the {what}, {label}", [worst_doubling(sizes, times)], 2.1, False, note)
                 found.append(ratio)
     return found
 
 
-Column = tuple[list[float], list[float]]
+Column = tuple[list[float], list[list[float]]]
 
 
 def _trees(rows: Sequence[Size]) -> Column:
@@ -137,8 +137,8 @@ def _trees(rows: Sequence[Size]) -> Column:
 
 
 def _without(rows: Sequence[Size]) -> Column:
-    some = [(float(one.size), one.cold_ms) for one in rows if one.cold_ms is not None]
-    return [size for size, _ in some], [time for _, time in some]
+    some = [one for one in rows if one.cold_ms]
+    return [float(one.size) for one in some], [one.cold_ms for one in some]
 
 
 def _indexed(rows: Sequence[Size]) -> Column:

@@ -74,23 +74,23 @@ class Curve(msgspec.Struct):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """One size of a growing request.
+    """One size of a growing request; times have a value a round.
 
     Attributes:
         size: Items, or fragments of the one item.
         tokens: Encoder's tokens of all nodes.
         depth: Levels of the deepest tree below its root.
-        cold_ms: Median without trees; ``None`` where it was not measured.
-        tree_ms: Median with trees.
-        index_ms: Time of indexing.
+        cold_ms: Without trees; empty where it was not measured.
+        tree_ms: With trees.
+        index_ms: Of indexing.
     """
 
     size: int
     tokens: int
     depth: int
-    cold_ms: float | None
-    tree_ms: float
-    index_ms: float
+    cold_ms: list[float]
+    tree_ms: list[float]
+    index_ms: list[float]
 
 
 class Merging(msgspec.Struct, frozen=True):

@@ -43,7 +43,11 @@ def setup() -> Setup:
 
 def results() -> Results:
     curve = [Figures(1, 200.0, 4.0, 6.0), Figures(2, 390.0, 4.5, 7.0), Figures(4, 400.0, 9.0, 12.0)]
-    sizes = [Size(1, 25, 0, 10.0, 2.0, 12.0), Size(2, 75, 1, 21.0, 2.5, 25.0), Size(4, 175, 2, 40.0, 3.0, 44.0)]
+    sizes = [
+        Size(1, 25, 0, [10.0], [2.0], [12.0]),
+        Size(2, 75, 1, [21.0], [2.5], [25.0]),
+        Size(4, 175, 2, [40.0], [3.0], [44.0]),
+    ]
     samples = Samples([0.0, 1.0], [0, 100], {"tritonserver": [100.0, 101.0], "hierarchy": [50.0, 50.0]}, [10.0, 10.0])
     return Results(
         setup=setup(),
