@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf import text_format
 from msgspec import structs
@@ -138,9 +138,10 @@ def write_configs(
 
 
 def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | None = None) -> bool:
-    """Whether a repository's configurations are there, for the tensors of this version and vectors of this size.
+    """Whether a repository's configurations are there, with the tensors and steps of this version and vectors' size.
 
-    Those of the TensorRT profile must be for plans of this window, with at most the rows that such plans take.
+    Those of the TensorRT profile must be for plans of this window, with at most the rows that such plans take. What
+    else they say is an operator's own.
 
     Args:
         repository: The repository.
@@ -149,30 +150,30 @@ def fit(repository: Path, dimension: int, window: int = WINDOW, sight: Sight | N
         sight: The vision tower where the encoders see pixels.
 
     Raises:
-        ExportError: The configuration of the node encoder or of the first step cannot be parsed.
+        ExportError: A configuration cannot be parsed.
     """
     wanted = repository_configs(dimension, window=window, sight=sight)
-    needed = [name for name, config in wanted.items() if sight or config.name not in _PIXEL_MODELS]
+    needed = {name: config for name, config in wanted.items() if sight or config.name not in _PIXEL_MODELS}
     if not all((repository / name).is_file() for name in needed):
         return False
-    config, first = (_parsed(repository / name / "config.pbtxt") for name in ("node_encoder", "hierarchy"))
-    if {tensor.name for tensor in first.input} != {one.name for one in wanted["hierarchy/config.pbtxt"].input}:
+    found = {name: _parsed((repository / name).read_text(encoding="utf-8"), str(repository / name)) for name in needed}
+    if any(_interface(found[name]) != _interface(_parsed(to_pbtxt(config), name)) for name, config in needed.items()):
         return False
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in (*config.input, *config.output)}
-    encoder = wanted["node_encoder/config.pbtxt"]
-    profiles = [len(group.profile) for group in config.instance_group]
-    return (
-        shapes == {tensor.name: tensor.dims for tensor in (*encoder.input, *encoder.output)}
-        and profiles == [text_profiles(window)]
-        and config.max_batch_size <= plan_rows(window)
-    )
+    encoder = found["node_encoder/config.pbtxt"]
+    profiles = [len(group.profile) for group in encoder.instance_group]
+    return profiles == [text_profiles(window)] and encoder.max_batch_size <= plan_rows(window)
 
 
-def _parsed(path: Path) -> model_config_pb2.ModelConfig:
+def _parsed(text: str, name: str) -> model_config_pb2.ModelConfig:
     try:
-        return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        raise ExportError(f"{path}: {error}") from None
+        raise ExportError(f"{name}: {error}") from None
+
+
+def _interface(config: model_config_pb2.ModelConfig) -> tuple[Any, ...]:
+    """What a model's code and its neighbours rely on."""
+    return list(config.input), list(config.output), config.ensemble_scheduling
 
 
 def _limits(limits: Limits, window: int) -> dict[str, Limits]:

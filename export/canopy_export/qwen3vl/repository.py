@@ -19,8 +19,9 @@ from canopy_export.source import OPSET, Source
 
 _GRAPH: Final = "1/model.onnx"
 _TOOLS: Final = ("torch", "transformers", "onnx")
-#: Counts up when the tower's graph or its settings change in a way that existing files should be replaced.
-_VERSION: Final = "1"
+#: Counts up when the tower's graph or its settings change in a way that existing files should be replaced. Since 2 its
+#: patches are levels, uint8.
+_VERSION: Final = "2"
 #: The same for the graphs of encoders that see pixels. Since 3 their precision is that of the files themselves.
 GRAPH_VERSION: Final = "3"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -13,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from canopy_backend.errors import ExportError
 from canopy_backend.limits import Limits
 from canopy_export.configs import fit, repository_configs, write_configs
-from canopy_export.model_config import ModelConfig, Parameter, to_pbtxt
+from canopy_export.model_config import DataType, InstanceGroup, Kind, ModelConfig, Parameter, to_pbtxt
 from canopy_export.vision_config import Sight
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -233,11 +234,33 @@ def test_configurations_of_text_do_not_fit_an_encoder_that_sees(tmp_path: Path) 
     assert fit(tmp_path, 32), "a repository of text needs none"
 
 
-def test_configurations_whose_first_step_does_not_take_the_arrival_do_not_fit(tmp_path: Path) -> None:
-    write_configs(tmp_path, 32, sight=Sight(32))
-    old = dataclasses.replace(SEEING["hierarchy/config.pbtxt"], input=CONFIGS["hierarchy/config.pbtxt"].input)
-    (tmp_path / "hierarchy" / "config.pbtxt").write_text(to_pbtxt(old))
-    assert not fit(tmp_path, 32, sight=Sight(32))
+def _patches(kind: DataType) -> dict[str, Any]:
+    first, *others = SEEING["vision_encoder/configs/embedded.pbtxt"].input
+    return {"input": (dataclasses.replace(first, data_type=kind), *others)}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("hierarchy/config.pbtxt", {"input": CONFIGS["hierarchy/config.pbtxt"].input}),
+        ("vision_encoder/configs/embedded.pbtxt", _patches(DataType.FP32)),
+        ("index/config.pbtxt", {"ensemble_scheduling": CONFIGS["index/config.pbtxt"].ensemble_scheduling}),
+    ],
+    ids=["no arrival", "patches as float32", "a step less"],
+)
+def test_other_tensors_or_steps_do_not_fit(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:
+    write_configs(tmp_path, 2048, sight=Sight(2048))
+    assert fit(tmp_path, 2048, sight=Sight(2048))
+    (tmp_path / name).write_text(to_pbtxt(dataclasses.replace(SEEING[name], **changes)))
+    assert not fit(tmp_path, 2048, sight=Sight(2048))
+
+
+def test_what_an_operator_set_stands(tmp_path: Path) -> None:
+    write_configs(tmp_path, 2048, sight=Sight(2048))
+    name = "refinement/config.pbtxt"
+    more = dataclasses.replace(SEEING[name], instance_group=(InstanceGroup(3, Kind.CPU),))
+    (tmp_path / name).write_text(to_pbtxt(more))
+    assert fit(tmp_path, 2048, sight=Sight(2048))
 
 
 def test_pictures_have_a_bounded_wait_and_text_has_the_steps_that_it_had() -> None:
