@@ -249,18 +249,18 @@ def _patches(kind: DataType) -> dict[str, Any]:
     ids=["no arrival", "patches as float32", "a step less"],
 )
 def test_other_tensors_or_steps_do_not_fit(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:
-    write_configs(tmp_path, 2048, sight=Sight(2048))
-    assert fit(tmp_path, 2048, sight=Sight(2048))
+    write_configs(tmp_path, sight=Sight(2048))
+    assert fit(tmp_path, 384, sight=Sight(2048))
     (tmp_path / name).write_text(to_pbtxt(dataclasses.replace(SEEING[name], **changes)))
-    assert not fit(tmp_path, 2048, sight=Sight(2048))
+    assert not fit(tmp_path, 384, sight=Sight(2048))
 
 
 def test_what_an_operator_set_stands(tmp_path: Path) -> None:
-    write_configs(tmp_path, 2048, sight=Sight(2048))
+    write_configs(tmp_path, sight=Sight(2048))
     name = "refinement/config.pbtxt"
     more = dataclasses.replace(SEEING[name], instance_group=(InstanceGroup(3, Kind.CPU),))
     (tmp_path / name).write_text(to_pbtxt(more))
-    assert fit(tmp_path, 2048, sight=Sight(2048))
+    assert fit(tmp_path, 384, sight=Sight(2048))
 
 
 def test_pictures_have_a_bounded_wait_and_text_has_the_steps_that_it_had() -> None:
