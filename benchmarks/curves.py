@@ -20,10 +20,8 @@ from canopy_local.locking import Report
 
 #: Sentences of each item where items grow.
 _SENTENCES = workload.SENTENCES
-#: Time that the calls of one point may take together, unless three take longer.
-_CALLS_MS = 400.0
-#: A call of this length is made once.
-_LONG_MS = 5000.0
+#: Time that the calls of one point may take together in a round; one that takes longer is made once.
+_CALLS_MS = 200.0
 
 
 def by_load(
@@ -121,7 +119,7 @@ def _sizes(
     rounds: int,
     report: Report,
 ) -> list[Size]:
-    """All sizes in every round, so that those which are compared are measured one after another."""
+    """All sizes in every round, ascending: those which are compared meet the machine in the same state."""
     client = generator.client
     found = []
     for size, items in sizes.items():
@@ -129,22 +127,19 @@ def _sizes(
         depth = max(int(balanced(len(fragment(item))).depth.max()) for item in items)
         found.append(Size(size, tokens, depth, [], [], []))
     warm = {size: workload.with_trees(client, items) for size, items in sizes.items()}
-    for turn, one in itertools.product(range(rounds), found):
-        report(f"growth, round {turn + 1}: {one.size}")
-        items, trees = sizes[one.size], warm[one.size]
-        one.index_ms.append(_typical_ms(partial(client.index, items)))
-        one.tree_ms.append(median_ms(partial(client.compress, query, trees), _repeats(float(len(items)))))
-        if one.size <= most_cold:
-            one.cold_ms.append(_typical_ms(partial(client.compress, query, items)))
+    for turn in range(rounds):
+        report(f"growth: {len(found)} sizes, round {turn + 1} of {rounds}")
+        for one in found:
+            one.index_ms.append(_typical_ms(partial(client.index, sizes[one.size])))
+        for one in found:
+            one.tree_ms.append(_typical_ms(partial(client.compress, query, warm[one.size])))
+        for one in found:
+            if one.size <= most_cold:
+                one.cold_ms.append(_typical_ms(partial(client.compress, query, sizes[one.size])))
     return found
 
 
 def _typical_ms(call: Callable[[], object]) -> float:
-    """Median of a call that encodes. The first is warm-up where calls are short; where they are long, it is the one."""
+    """One call where it takes long, else the median of several: neighbours should stand close to one another."""
     first = seconds(call, 1)[0] * 1000
-    return first if first > _LONG_MS else median_ms(call, _repeats(first))
-
-
-def _repeats(expected_ms: float) -> int:
-    """How often a call is repeated: often when it is short, three times when it is long."""
-    return max(3, min(30, int(_CALLS_MS / max(expected_ms, 1.0))))
+    return first if first > _CALLS_MS else median_ms(call, max(3, min(30, int(_CALLS_MS / first))))

@@ -56,7 +56,7 @@ class Extent:
 FULL = Extent(
     rounds=3,
     curve_rounds=3,
-    growth_rounds=3,
+    growth_rounds=7,
     questions=100,
     items=500,
     judged=100,
@@ -80,7 +80,7 @@ FULL = Extent(
 QUICK = Extent(
     rounds=3,
     curve_rounds=1,
-    growth_rounds=1,
+    growth_rounds=3,
     questions=10,
     items=50,
     judged=6,
