@@ -64,7 +64,7 @@ def fitting(width: int, height: int, most: int) -> tuple[int, int]:
 def in_tokens(width: int, height: int, most: int) -> tuple[int, int]:
     """The same in whole tokens of Qwen3-VL-Embedding, so that a server cuts the picture as it is.
 
-    Only where that changes a side by a twentieth at most: other readers see the picture too.
+    Only where that changes a side by a tenth at most: other readers see the picture too.
     """
     size = fitting(width, height, most)
     if min(size) < 10 * ENCODER_TOKEN:

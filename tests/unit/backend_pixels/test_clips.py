@@ -17,7 +17,7 @@ from canopy_backend.errors import InvalidItem
 from canopy_backend.limits import Limits
 from canopy_backend.pixels import Clip, PixelBounds, decode_image, read_clip, read_header
 from canopy_backend.pixels.bounds import ENCODER_CLIP_PIXELS, ENCODER_FRAME_PIXELS
-from canopy_backend.pixels.jpeg import in_tokens
+from canopy_backend.pixels.jpeg import fitting, in_tokens
 from canopy_backend.qwen3vl.patches import video_size
 from canopy_backend.qwen3vl.settings import VisionSettings
 
@@ -163,7 +163,11 @@ def test_frames_are_brought_to_whole_tokens_of_the_encoder(size: tuple[int, int]
 @settings(deadline=None)
 @given(st.integers(320, 4096), st.integers(320, 4096), st.integers(2, 32))
 def test_the_encoder_cuts_two_or_more_frames_as_they_are(width: int, height: int, frames: int) -> None:
-    wide, tall = in_tokens(width, height, min(ENCODER_FRAME_PIXELS, ENCODER_CLIP_PIXELS // frames))
+    most = min(ENCODER_FRAME_PIXELS, ENCODER_CLIP_PIXELS // frames)
+    wide, tall = in_tokens(width, height, most)
+    plain = fitting(width, height, most)
+    assert wide * tall <= most
+    assert max(abs(wide / plain[0] - 1), abs(tall / plain[1] - 1)) <= 0.1
     assume(min(wide, tall) >= 320)
     known = VisionSettings(image_token=0, video_token=1, vision_start=2, vision_end=3, grid_side=48, hidden=2)
     assert {video_size(count, tall, wide, known) for count in range(2, frames + 1)} == {(tall, wide)}
