@@ -26,6 +26,8 @@ class Page(msgspec.Struct):
         short: The run that belongs to them.
         long: The long run, which has a command of its own.
         long_command: It.
+        later: A shorter run after the long one, which does not take its place.
+        later_command: Its command.
     """
 
     machine: str = ""
@@ -34,29 +36,32 @@ class Page(msgspec.Struct):
     short: Soak | None = None
     long: Soak | None = None
     long_command: str = ""
+    later: Soak | None = None
+    later_command: str = ""
     note: str = ""
 
 
-def text(page: Page, picture: str) -> str:
+def text(page: Page, picture: str, later: str = "") -> str:
     """The page in Markdown.
 
     Args:
         page: Its figures.
         picture: File of the long run's figure, beside the page.
+        later: The same of the later, shorter run.
     """
     parts = [_HEAD]
     if page.rows:
         how = [f"- command: `{page.command}`", f"- machine: {page.machine}", *([f"- {page.note}"] if page.note else [])]
         parts += ["\n".join(how), _faults(page.rows), _errors(page.rows)]
     parts.append(_SOAK)
-    for title, soak, command in (
-        ("In a row with the faults", page.short, page.command),
-        ("Long", page.long, page.long_command),
+    for title, soak, command, figure in (
+        ("In a row with the faults", page.short, page.command, "" if page.long else picture),
+        ("Long", page.long, page.long_command, picture),
+        ("Later, shorter", page.later, page.later_command, later),
     ):
         if soak is not None:
             parts.append(_soak(title, soak, command))
-    if page.long is not None or page.short is not None:
-        parts.append(f"![Memory, descriptors and latency over time]({picture})")
+            parts += [f"![Memory, descriptors and latency over time]({figure})"] * bool(figure)
     return "\n\n".join(parts) + "\n"
 
 

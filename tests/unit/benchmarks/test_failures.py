@@ -6,10 +6,13 @@ import struct
 import threading
 import time
 import zlib
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.failures import __main__ as failures
 from benchmarks.failures import report
 from benchmarks.failures.calls import OUTCOMES, Calls
 from benchmarks.failures.drills import EVERY, PLACED, Row
@@ -172,6 +175,21 @@ def test_a_soak_is_judged_after_its_warm_up() -> None:
     assert "| model | 100.0 | 100.0 | +0.0 % | 7 | 7 |" in page
     assert "| cold | 3 | 1 / 2 / 3 | 3 | 1 / 2 / 3 |" in page
     assert "**hit**" in page
+
+
+def test_a_shorter_soak_stands_beside_a_longer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_RESULTS", tmp_path)
+    flat = soaked([100.0] * 20, [7] * 20)
+    for minutes in (60.0, 40.0):
+        failures.write(report.Page(long=msgspec.structs.replace(flat, minutes=minutes), long_command=f"{minutes:g}"))
+    page = (tmp_path / "failures.md").read_text(encoding="utf-8")
+    assert page.index("### Long: 60 minutes") < page.index("](soak.png)") < page.index("### Later, shorter: 40 minutes")
+    assert "](soak-later.png)" in page
+    failures.write(report.Page(long=msgspec.structs.replace(flat, minutes=90.0), long_command="90"))
+    page = (tmp_path / "failures.md").read_text(encoding="utf-8")
+    assert "### Long: 90 minutes" in page
+    assert "Later" not in page
+    assert {file.name for file in tmp_path.iterdir()} == {"failures.json", "failures.md", "soak.png"}
 
 
 def test_only_the_last_digits_of_scores_may_differ() -> None:
